@@ -1,6 +1,6 @@
-"""What holds for all tests.
+"""Configuration and hooks of all tests.
 
-TensorFlow's threads do not survive a fork, so tests that run it do so in a process of their own, as ranks do.
+TensorFlow's threads do not survive a fork. So tests that use it run in a child process of their own, as ranks do.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tests.children import children, fail_if_any_is_left
 from tests.object_stores import keys as keys
 from tests.object_stores import s3 as s3
 
-# A shared machine may be slow for a moment, so examples have no time limit. They are the same in each run: a change is
-# not refused for what it has not touched. To look for others: pytest --hypothesis-profile=explore
+# Examples have no time limit, because a shared machine may be slow for a moment. They are the same in each run, so that
+# a change can't fail by what it has not touched. To try other examples: pytest --hypothesis-profile=explore
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("any_machine", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("any_machine")
@@ -32,44 +32,42 @@ CHILD_PASSED, CHILD_FAILED = 0, 1
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Set up what the processes that tests start inherit.
+    """Set up the environment that the processes started by tests inherit.
 
-    What they leave in the folder for temporary files goes with it at the end: torchrun, for one, leaves its logs
-    there. pytest keeps its own folders beside it.
-
-    They hear Ctrl-C: a shell that starts something in the background has it ignored. And they keep the modules that
-    they compile, whatever the environment says: without, each of a thousand commands compiles dlemu again.
+    Their temporary files, such as torchrun's logs, are in a folder that is removed at the end. pytest's own folders are
+    elsewhere. Ctrl-C is not ignored, as it is in programs that a shell starts in the background. Compiled modules are
+    kept, whatever the environment says, because otherwise each of a thousand commands would compile dlemu again.
     """
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if "PYTEST_XDIST_WORKER" not in os.environ:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
-        folder = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="tests-")  # short: there are sockets in it
+        folder = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="tests-")  # short, because paths of sockets are
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     tempfile.tempdir = None  # read TMPDIR again
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # dlemu sets it too: else each start makes threads for nothing
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as dlemu: otherwise, each start makes useless threads
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have each process begin with slow ones: what is left for the end, when some have nothing more to run, is short.
+    """Let each process begin with slow tests, so that the last tests to end are short.
 
-    `--dist worksteal` cuts the list into equal parts, one for each process, who takes from the end of another's when
-    it is through with its own. Neighbours stay together, as they share what is set up for them.
+    `--dist worksteal` splits the list into equal parts, one per process. A process that has finished its part takes
+    tests from the end of another's. Neighbours stay together, because they share fixtures.
     """
     slow = [item for item in items if item.get_closest_marker("slow")]
     quick = [item for item in items if not item.get_closest_marker("slow")]
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     parts = zip(_parts(slow, processes), _parts(quick, processes), strict=True)
-    items[:] = chain.from_iterable(first + then for first, then in parts)
+    items[:] = chain.from_iterable(slow_part + quick_part for slow_part, quick_part in parts)
 
 
 def pytest_collection_finish() -> None:
-    """Leave what was collected out of the garbage collector's rounds: a sixth of the tests' own time went into them."""
+    """Exclude the collected tests from garbage collection, which took a sixth of the tests' own time."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 10)  # of 700, 10, 10: rounds are as long as what the frozen modules make is large
+    gc.set_threshold(50_000, 20, 10)  # instead of 700, 10, 10: fewer collections
 
 
 def _parts(items: list[pytest.Item], count: int) -> list[list[pytest.Item]]:
@@ -78,7 +76,7 @@ def _parts(items: list[pytest.Item], count: int) -> list[list[pytest.Item]]:
 
 @pytest.fixture(autouse=True)
 def _nobody_is_left() -> Iterator[None]:
-    """Each test leaves no process behind, whatever it is about."""
+    """Fail tests that leave a process behind."""
     before = children()
     yield
     fail_if_any_is_left(before)
@@ -88,7 +86,8 @@ def _nobody_is_left() -> Iterator[None]:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not _runs_tensorflow(pyfuncitem):
         return None
-    _ = importlib.import_module("dlemu.loaders.tensorflow").Loader  # TensorFlow, once for all: it starts no thread yet
+    # Imports TensorFlow once for all children; that starts no thread yet.
+    _ = importlib.import_module("dlemu.loaders.tensorflow").Loader
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
     read_end, write_end = os.pipe()
     child = os.fork()
@@ -97,10 +96,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         _run(pyfuncitem, arguments, write_end)
     os.close(write_end)
     try:
-        with open(read_end, errors="replace") as told:
-            report = told.read()
+        with open(read_end, errors="replace") as pipe:
+            report = pipe.read()
         _, status = os.waitpid(child, 0)
-    except BaseException:  # the test's time is up
+    except BaseException:  # such as the test's timeout
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         raise
@@ -114,7 +113,7 @@ def _runs_tensorflow(item: pytest.Function) -> bool:
 
 
 def _run(item: pytest.Function, arguments: dict[str, object], write_end: int) -> None:
-    """Run the test and end this process, whatever comes of it."""
+    """Run the test, write its traceback, if any, and end this process."""
     status = CHILD_FAILED
     try:
         item.obj(**arguments)

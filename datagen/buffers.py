@@ -1,4 +1,4 @@
-"""Page-aligned memory that reads land in: allocated once, reused."""
+"""Page-aligned memory for reads: allocated once, and reused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import mmap
 from datagen.errors import SpaceError
 
 GROWTH_LIMIT_BYTES = 64 << 20  # a buffer that must grow doubles, but takes no more than this beyond what was requested
+HUGE_PAGES_FROM_BYTES = 16 << 20  # huge pages save larger buffers a page fault and a TLB entry for every 4 KiB
 _MADV_POPULATE_WRITE = 23  # linux/mman.h, since Linux 5.14: fault in all pages of a range by one call
+_NoBytes = ctypes.c_char * 0  # the type of an empty view, which has an address
 
 
 def round_up(number: int, multiple: int) -> int:
@@ -20,7 +22,7 @@ def round_up(number: int, multiple: int) -> int:
 def take_pages(memory: mmap.mmap, start: int, size_bytes: int) -> None:
     """Fault in the pages of a range of new memory now, not at first use; does nothing on kernels before 5.14.
 
-    `start` is a multiple of the page size. Raises SpaceError: there is no memory for them.
+    `start` is a multiple of the page size. Raises SpaceError if there is no memory for the pages.
     """
     try:
         memory.madvise(_MADV_POPULATE_WRITE, start, size_bytes)
@@ -32,30 +34,28 @@ def take_pages(memory: mmap.mmap, start: int, size_bytes: int) -> None:
             ) from error
 
 
-_NoBytes = ctypes.c_char * 0
-
-
 def address_of(memory: memoryview) -> int:
-    """Return the address of writable memory; six times as fast as by a numpy array."""
+    """Return the address of writable memory. This is six times as fast as through a numpy array."""
     return ctypes.addressof(_NoBytes.from_buffer(memory))
 
 
 class AlignedBuffer:
-    """An anonymous mapping that grows on demand. Memory is taken only for pages that are touched."""
+    """An anonymous mapping, page-aligned, that grows on demand. Memory is taken only for pages that are touched."""
 
     def __init__(self, size_bytes: int = 0) -> None:
         self._map: mmap.mmap | None = None
         self._view = memoryview(b"")
-        if size_bytes:
-            self._grow(size_bytes)
+        self.view(size_bytes)  # allocates
 
     def view(self, size_bytes: int) -> memoryview:
-        """Return the first `size_bytes` of the buffer, writable and page-aligned.
-
-        Growing allocates new memory without copying; earlier views stay valid and keep their contents.
-        """
+        """Return the first `size_bytes`. Growing copies nothing into the new memory; earlier views stay as they are."""
         if size_bytes > len(self._view):
-            self._grow(max(size_bytes, min(2 * len(self._view), size_bytes + GROWTH_LIMIT_BYTES)))
+            new_bytes = max(size_bytes, min(2 * len(self._view), size_bytes + GROWTH_LIMIT_BYTES))
+            map_bytes = round_up(new_bytes, mmap.PAGESIZE)
+            self._map = mmap.mmap(-1, map_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            if map_bytes >= HUGE_PAGES_FROM_BYTES:
+                self._map.madvise(mmap.MADV_HUGEPAGE)
+            self._view = memoryview(self._map)
         return self._view[:size_bytes]
 
     def take_pages(self) -> None:
@@ -63,16 +63,9 @@ class AlignedBuffer:
         if self._map is not None:
             take_pages(self._map, 0, len(self._map))
 
-    def _grow(self, size_bytes: int) -> None:
-        size = round_up(size_bytes, mmap.PAGESIZE)
-        self._map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if size >= 16 << 20:  # huge pages save a page fault and a TLB entry for every 4 KiB
-            self._map.madvise(mmap.MADV_HUGEPAGE)
-        self._view = memoryview(self._map)
-
 
 class NewMemory:
-    """Memory for a file, newly allocated at each call."""
+    """Allocates memory for a file at each call."""
 
     def __init__(self, alignment: int) -> None:
         self._alignment = alignment
@@ -94,18 +87,18 @@ class FileMemory:
     def __init__(self, alignment: int, max_file_bytes: int) -> None:
         self._alignment = alignment
         self._in_place = memoryview(b"")
-        self._used_bytes = self._used_scratch = 0
+        self._used_bytes = self._scratch_count = 0  # of the current file
         self._buffer = AlignedBuffer(max_file_bytes)
         self._buffer.take_pages()
-        self._scratch: list[AlignedBuffer] = []
+        self._scratch_buffers: list[AlignedBuffer] = []
 
-    def reuse(self, in_place: memoryview) -> None:
-        """Begin another file, preferably in the memory `in_place`; in the buffers, it overwrites the last file."""
+    def begin_file(self, in_place: memoryview) -> None:
+        """Start the next file, in the memory `in_place` while that has space; the buffers' contents are overwritten."""
         self._in_place = in_place
-        self._used_bytes = self._used_scratch = 0
+        self._used_bytes = self._scratch_count = 0
 
     def take(self, size_bytes: int) -> memoryview:
-        """Return memory to read into, after that of earlier reads, which stays valid even if the buffer grows."""
+        """Return memory for a read. Memory of earlier reads of the same file stays valid, even if the buffer grows."""
         start = self._used_bytes + -self._used_bytes % self._alignment  # the next multiple of the alignment
         end = start + size_bytes
         self._used_bytes = end
@@ -113,7 +106,8 @@ class FileMemory:
 
     def scratch(self, size_bytes: int) -> memoryview:
         """Return memory for decoded bytes; each call for the same file returns another buffer."""
-        if self._used_scratch == len(self._scratch):
-            self._scratch.append(AlignedBuffer())
-        self._used_scratch += 1
-        return self._scratch[self._used_scratch - 1].view(size_bytes)
+        if self._scratch_count == len(self._scratch_buffers):
+            self._scratch_buffers.append(AlignedBuffer())
+        buffer = self._scratch_buffers[self._scratch_count]
+        self._scratch_count += 1
+        return buffer.view(size_bytes)

@@ -8,8 +8,7 @@ replaced by a stamp of five fields, little-endian:
 
 The stamps make all blocks of a dataset different; the keys do the same for any 4096 bytes that begin within a block.
 For compressible data, the last words of each row are zero before the key is applied, so that the block ends with a
-repeated 8-byte word, which any compressor removes. A compressor finds no repetition in the rest, because rows repeat
-only every 256 KiB, with another key.
+repeated 8-byte word, which any compressor removes. The rest has no repetition, because rows recur with another key.
 
 Checkpoint files have the same stamps, but one key for each MiB, and a pool of 1 MiB. Filling memory with them takes one
 pass, about 30 GB/s on a core: three times as fast as for samples, and faster than any storage. Here, too, all blocks
@@ -37,7 +36,7 @@ MAGIC = 0x4D454C44  # the bytes `DLEM` at the start of each block
 STAMP_BYTES = 32
 BLOCK_WORDS = BLOCK_BYTES // 8
 STAMP_WORDS = STAMP_BYTES // 8
-POOL_ROWS = 64  # 256 KiB: stays in a core's cache
+POOL_ROWS = 64  # blocks of the pool for samples: 256 KiB, which stay in a core's cache
 BATCH_BLOCKS = 1024  # blocks whose keys are computed together: enough to amortise the cost of numpy calls
 PIECE_BYTES = 1 << 20  # bytes of a checkpoint that share a key, and size of its pool
 _PIECE_WORDS = PIECE_BYTES // 8
@@ -48,12 +47,35 @@ Pattern = Literal["random", "ones_fp16", "ones_fp32"]
 Words = NDArray[np.uint64]
 GOLDEN = 0x9E3779B97F4A7C15  # splitmix64's increment: 2^64 / the golden ratio
 FACTOR_1, FACTOR_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # of splitmix64's finaliser
-# Arrays of shape (), because numpy takes twice as long for its scalars
+# The same numbers as arrays of shape (), because numpy takes twice as long for its scalars
 _GOLDEN, _FACTOR_1, _FACTOR_2, _SHIFT_27, _SHIFT_30, _SHIFT_31, _UPPER, _MAGIC = (
     np.array(number, np.uint64) for number in (GOLDEN, FACTOR_1, FACTOR_2, 27, 30, 31, 0xFFFFFFFF00000000, MAGIC)
 )
 _MASK = (1 << 64) - 1
 _STAMP = struct.Struct("<4Q")
+
+
+def _mix(words: Words) -> Words:
+    """Return splitmix64's finaliser of each word: a bijection that spreads every bit (Steele, Lea, Flood 2014)."""
+    words = words ^ (words >> _SHIFT_30)
+    words *= _FACTOR_1  # in place: new arrays cost more than the arithmetic
+    words ^= words >> _SHIFT_27
+    words *= _FACTOR_2
+    words ^= words >> _SHIFT_31
+    return words
+
+
+def mix_number(number: int) -> int:
+    """Return what `_mix` does for one word, `number` modulo 2^64. numpy would take ten times as long for it."""
+    word = number & _MASK
+    word = ((word ^ (word >> 30)) * FACTOR_1) & _MASK
+    word = ((word ^ (word >> 27)) * FACTOR_2) & _MASK
+    return word ^ (word >> 31)
+
+
+def _file_key(seed_hash: int, file: int) -> int:
+    """Return the number from which the keys of a file's blocks are derived. No two files have the same one."""
+    return mix_number(seed_hash ^ mix_number(file + GOLDEN))
 
 
 @dataclass(frozen=True)
@@ -63,6 +85,47 @@ class Stamp:
     seed_hash: int
     file: int  # running index of the file
     offset: int  # offset of the block in the file's payload, in bytes
+
+
+def write_stamps(blocks: Words, seed_hash: int, file: int, first_block: int) -> None:
+    """Write the stamps of consecutive blocks of a file's payload, from block `first_block` on.
+
+    `blocks` has the shape (blocks, words of a block). Half of word 0 is the magic, half a check of the other words.
+    """
+    offsets, offset_hashes = _offsets(first_block, round_up(len(blocks), _CACHED_MULTIPLE))
+    first_words = _mix(np.uint64(seed_hash) + _mix(np.uint64(file) + offset_hashes[: len(blocks)]))
+    first_words &= _UPPER
+    first_words |= _MAGIC
+    blocks[:, 0] = first_words
+    blocks[:, 1] = seed_hash
+    blocks[:, 2] = file
+    blocks[:, 3] = offsets[: len(blocks)]
+
+
+@functools.lru_cache(64)  # most files are written from the beginning, in chunks of one size
+def _offsets(first_block: int, count: int) -> tuple[Words, Words]:
+    """Return the offsets of blocks, and their hashes, which are the part of a stamp's check common to all files."""
+    offsets = np.arange(first_block, first_block + count, dtype=np.uint64) * np.uint64(BLOCK_BYTES)
+    return offsets, _mix(offsets + _GOLDEN)
+
+
+def identify(block: memoryview | bytes) -> Stamp | None:
+    """Return the stamp at the start of a block; None if its first 32 bytes are no valid stamp."""
+    if len(block) < STAMP_BYTES:
+        return None
+    first_word, seed_hash, file, offset = _STAMP.unpack_from(block)
+    stamp_hash = mix_number(seed_hash + mix_number(file + mix_number(offset + GOLDEN)))  # as in `write_stamps`
+    if first_word != stamp_hash & 0xFFFFFFFF00000000 | MAGIC:
+        return None
+    return Stamp(seed_hash=seed_hash, file=file, offset=offset)
+
+
+def find_stamps(data: memoryview | bytes) -> list[tuple[int, Stamp]]:
+    """Return (index, stamp) of every stamp in `data`, at any alignment."""
+    view = bytes(data)
+    starts = (match.start() for match in re.finditer(MAGIC.to_bytes(4, "little"), view))
+    stamps = ((start, identify(view[start : start + STAMP_BYTES])) for start in starts)
+    return [(start, stamp) for start, stamp in stamps if stamp is not None]
 
 
 @dataclass(frozen=True)
@@ -88,21 +151,21 @@ class StampedContent(abc.ABC):
     def fill(self, out: memoryview | NDArray[np.uint8], file: int, offset: int) -> None:
         """Fill `out` with the payload of `file` from `offset` on; fastest for whole blocks."""
         target = np.frombuffer(out, np.uint8)
-        head = min(-offset % BLOCK_BYTES, target.size)
-        if head:
-            block = self._generated_blocks(file, offset // BLOCK_BYTES, 1)
-            start = offset % BLOCK_BYTES
-            target[:head] = block[start : start + head]
-        first_block = (offset + head) // BLOCK_BYTES
-        count = (target.size - head) // BLOCK_BYTES
-        tail = head + count * BLOCK_BYTES
-        words = target[head:tail].view(np.uint64)
+        start = min(-offset % BLOCK_BYTES, target.size)  # of the whole blocks; the end of another block precedes them
+        if start:
+            block = self._new_blocks(file, offset // BLOCK_BYTES, 1)
+            skipped = offset % BLOCK_BYTES
+            target[:start] = block[skipped : skipped + start]
+        first_block = (offset + start) // BLOCK_BYTES
+        count = (target.size - start) // BLOCK_BYTES
+        end = start + count * BLOCK_BYTES
+        words = target[start:end].view(np.uint64)
         if words.flags.aligned:
             self.write_blocks(words.reshape(count, BLOCK_WORDS), file, first_block)
         else:
-            target[head:tail] = self._generated_blocks(file, first_block, count)
-        if tail < target.size:
-            target[tail:] = self._generated_blocks(file, first_block + count, 1)[: target.size - tail]
+            target[start:end] = self._new_blocks(file, first_block, count)
+        if end < target.size:
+            target[end:] = self._new_blocks(file, first_block + count, 1)[: target.size - end]
 
     def first_difference(self, data: memoryview | NDArray[np.uint8], file: int, offset: int) -> int | None:
         """Compare `data` with the payload from `offset` on; return the index of the first difference, or None."""
@@ -110,7 +173,7 @@ class StampedContent(abc.ABC):
         expected = np.empty(min(self.compared_bytes, actual.size), np.uint8)
         start = 0
         while start < actual.size:
-            # The first piece ends with a block, so that all later pieces begin with one
+            # The first chunk ends where a block ends, so that all later chunks begin with a block
             size = min(self.compared_bytes - (offset + start) % BLOCK_BYTES, actual.size - start)
             self.fill(expected[:size], file, offset + start)
             differs = actual[start : start + size] != expected[:size]
@@ -119,7 +182,8 @@ class StampedContent(abc.ABC):
             start += size
         return None
 
-    def _generated_blocks(self, file: int, first_block: int, count: int) -> NDArray[np.uint8]:
+    def _new_blocks(self, file: int, first_block: int, count: int) -> NDArray[np.uint8]:
+        """Return the bytes of whole blocks in new memory."""
         blocks = np.empty((count, BLOCK_WORDS), np.uint64)
         self.write_blocks(blocks, file, first_block)
         return blocks.reshape(-1).view(np.uint8)
@@ -149,13 +213,13 @@ class Content(StampedContent):
             offsets = np.arange(batch_start, batch_start + len(batch), dtype=np.uint64) * np.uint64(BLOCK_BYTES)
             keys = _mix(np.uint64(_file_key(self.seed_hash, file)) + offsets * _GOLDEN).reshape(-1, 1)
             begin = 0
-            while begin < len(batch):
+            while begin < len(batch):  # each time as many blocks as there are rows up to the end of the pool
                 row = (batch_start + begin) % POOL_ROWS
-                size = min(POOL_ROWS - row, len(batch) - begin)
-                piece = batch[begin : begin + size]
-                np.bitwise_xor(self._pool[row : row + size], keys[begin : begin + size], out=piece)
-                write_stamps(piece, self.seed_hash, file, batch_start + begin)  # now, while the blocks are in the cache
-                begin += size
+                count = min(POOL_ROWS - row, len(batch) - begin)
+                rows = batch[begin : begin + count]
+                np.bitwise_xor(self._pool[row : row + count], keys[begin : begin + count], out=rows)
+                write_stamps(rows, self.seed_hash, file, batch_start + begin)  # now, while the blocks are in the cache
+                begin += count
 
 
 @dataclass(frozen=True)
@@ -183,7 +247,7 @@ class BulkContent(StampedContent):
     def write_blocks(self, blocks: Words, file: int, first_block: int) -> None:
         words = blocks.reshape(-1)
         begin = 0
-        while begin < len(words):
+        while begin < len(words):  # each time the rest of a piece, which has one key
             piece, start = divmod(first_block * BLOCK_WORDS + begin, _PIECE_WORDS)
             count = min(_PIECE_WORDS - start, len(words) - begin)
             key = mix_number(_file_key(self.seed_hash, file) + piece * GOLDEN) if self.is_stamped else 0
@@ -193,27 +257,8 @@ class BulkContent(StampedContent):
             write_stamps(blocks, self.seed_hash, file, first_block)
 
 
-def identify(block: memoryview | bytes) -> Stamp | None:
-    """Return the stamp at the start of a block; None if its first 32 bytes are no valid stamp."""
-    if len(block) < STAMP_BYTES:
-        return None
-    check, seed_hash, file, offset = _STAMP.unpack_from(block)
-    hashed = mix_number(seed_hash + mix_number(file + mix_number(offset + GOLDEN)))  # as `write_stamps`
-    if check != hashed & 0xFFFFFFFF00000000 | MAGIC:
-        return None
-    return Stamp(seed_hash=seed_hash, file=file, offset=offset)
-
-
-def find_stamps(data: memoryview | bytes) -> list[tuple[int, Stamp]]:
-    """Return (index, stamp) of every stamp in `data`, at any alignment."""
-    view = bytes(data)
-    starts = (match.start() for match in re.finditer(MAGIC.to_bytes(4, "little"), view))
-    stamps = ((start, identify(view[start : start + STAMP_BYTES])) for start in starts)
-    return [(start, stamp) for start, stamp in stamps if stamp is not None]
-
-
 def explain(data: memoryview | bytes, index: int, content: Content, file: int) -> str:
-    """Return in words what `data` has at `index` instead of the content of `file`."""
+    """Return a phrase that says what `data` has at `index` instead of the content of `file`."""
     first = max(0, index - BLOCK_BYTES + 1)
     stamps = find_stamps(data[first : index + STAMP_BYTES])
     covering = [stamp for start, stamp in stamps if first + start <= index]
@@ -226,49 +271,3 @@ def explain(data: memoryview | bytes, index: int, content: Content, file: int) -
     if stamp.file != file:
         return f"there is a block of {origin}"
     return f"there is a block stamped {origin}, but its bytes or its position are wrong"
-
-
-def _file_key(seed_hash: int, file: int) -> int:
-    """Return the number from which the keys of a file's blocks are derived; files have different numbers."""
-    return mix_number(seed_hash ^ mix_number(file + GOLDEN))
-
-
-def write_stamps(blocks: Words, seed_hash: int, file: int, first_block: int) -> None:
-    """Write the stamps of consecutive blocks of a file's payload, from block `first_block` on.
-
-    `blocks` has the shape (blocks, words of a block). The lower half of word 0 is the magic, the upper half a check of
-    the rest of the stamp.
-    """
-    offsets, mixed = _offsets(first_block, round_up(len(blocks), _CACHED_MULTIPLE))
-    words = _mix(np.uint64(seed_hash) + _mix(np.uint64(file) + mixed[: len(blocks)]))
-    words &= _UPPER
-    words |= _MAGIC
-    blocks[:, 0] = words
-    blocks[:, 1] = seed_hash
-    blocks[:, 2] = file
-    blocks[:, 3] = offsets[: len(blocks)]
-
-
-@functools.lru_cache(64)  # most files are written from the beginning, in pieces of one size
-def _offsets(first_block: int, count: int) -> tuple[Words, Words]:
-    """Return the offsets of blocks, and the part of `write_stamps`'s hash that does not depend on the file."""
-    offsets = np.arange(first_block, first_block + count, dtype=np.uint64) * np.uint64(BLOCK_BYTES)
-    return offsets, _mix(offsets + _GOLDEN)
-
-
-def _mix(words: Words) -> Words:
-    """Return splitmix64's finaliser of each word: a bijection that spreads every bit (Steele, Lea, Flood 2014)."""
-    words = words ^ (words >> _SHIFT_30)
-    words *= _FACTOR_1  # in place: new arrays cost more than the arithmetic
-    words ^= words >> _SHIFT_27
-    words *= _FACTOR_2
-    words ^= words >> _SHIFT_31
-    return words
-
-
-def mix_number(number: int) -> int:
-    """Return `_mix` of a number modulo 2^64 by Python's integers: for one word, numpy takes ten times as long."""
-    word = number & _MASK
-    word = ((word ^ (word >> 30)) * FACTOR_1) & _MASK
-    word = ((word ^ (word >> 27)) * FACTOR_2) & _MASK
-    return word ^ (word >> 31)

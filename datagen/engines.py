@@ -48,8 +48,8 @@ class Engine(abc.ABC):
     def read(self, samples: Samples, out: memoryview) -> Places:
         """Read samples into `out` (page-aligned); return where they are in it, in the order requested (`Places`).
 
-        Raises DatasetError: a file is missing, unreadable, truncated or damaged; SpaceError: `out` is too small, or too
-        many files are open; IndexError: there is no such sample.
+        Raises DatasetError if a file is missing, unreadable, truncated or damaged; SpaceError if `out` is too small or
+        too many files are open; IndexError if there is no such sample.
         """
 
     def finish(self) -> None:
@@ -70,9 +70,9 @@ class Engine(abc.ABC):
 
 
 class FileEngine(Engine):
-    """Reads samples one by one, each into its own `place_bytes` bytes of the memory for a batch.
+    """Reads samples one by one, each into its own place: `place_bytes` bytes of the memory for a batch.
 
-    The format's `open` or `parse` reads a file; consecutive samples of a batch from one file share one read of it. The
+    The format's `open` or `parse` reads a file. Consecutive samples of a batch from one file share one read of it. The
     last few files of several samples stay open between batches, if the format permits.
     """
 
@@ -88,7 +88,7 @@ class FileEngine(Engine):
         self._path = ""  # of the current file, from which samples are taken
         self._file: base.OpenFile | None = None  # the current file
         self._source: base.Source | None = None  # of the current file; None if the file was read whole
-        self._kept_open: OrderedDict[str, tuple[base.Source, base.OpenFile]] = OrderedDict()  # by path
+        self._kept_open: OrderedDict[str, tuple[base.Source, base.OpenFile]] = OrderedDict()  # other files, by path
         # Samples of a file share its bytes, which therefore can't be read into the place of one sample
         shares_memory = self._samples_per_file > 1 and not settings.library
         self._memory = FileMemory(self._storage.alignment, max_file_bytes if shares_memory else 0)
@@ -103,7 +103,7 @@ class FileEngine(Engine):
         begin = 0  # where the place of the next sample begins in `out`
         try:
             if self._samples_per_file == 1 and len(located) > 1:
-                self.finish()  # the current file's bytes are in the place of an earlier sample
+                self.finish()  # the current file's bytes are in a place that this batch may overwrite
             if self._reads_whole_files and self._storage.is_remote:  # request all files of the batch at once
                 places = dict[str, memoryview]()
                 for number, (file, _) in enumerate(located):
@@ -115,7 +115,8 @@ class FileEngine(Engine):
                 offset = -1 if data.readonly else address_of(data) - address
                 length = len(data)
                 if not 0 <= offset < len(out):  # the sample is in other memory: copy what fits its place
-                    offset, length = begin, min(length, place_bytes)
+                    offset = begin
+                    length = min(length, place_bytes)
                     place = np.frombuffer(out[begin : begin + length], np.uint8)
                     np.copyto(place, np.frombuffer(data, np.uint8)[:length])
                 flat += (offset, length)
@@ -128,9 +129,9 @@ class FileEngine(Engine):
 
     def _read_sample(self, path: str, file: int, index: int, place: memoryview) -> memoryview:
         """Return a sample, checked and decoded if requested, in `place` if possible; valid until the next call."""
-        settings, file_format = self._settings, self._format
+        settings = self._settings
         if settings.library:
-            load = file_format.load
+            load = self._format.load
             sample = by_library(self, self._storage, path, lambda local: load(local, index, self._samples_per_file))
         else:
             current = self._file
@@ -147,17 +148,17 @@ class FileEngine(Engine):
         return decoded
 
     def _read_files(self, files: Sequence[tuple[str, memoryview]]) -> list[int]:
-        """Read whole files, each into its memory; return their sizes."""
+        """Read whole files, given as (path, memory), each into its memory; return their sizes."""
         started_ns = time.monotonic_ns()
         try:
             reads = self._storage.read_files(files, self._settings.transfer_bytes)
         except OSError as error:
             raise unreadable(error.filename or files[0][0], error) from error
         self.read_ns += time.monotonic_ns() - started_ns
-        for (path, place), (size, bytes_read, calls) in zip(files, reads, strict=True):
+        for (path, memory), (size, bytes_read, calls) in zip(files, reads, strict=True):
             self.app_bytes += min(size, bytes_read)
             self.read_calls += calls
-            if size > len(place):
+            if size > len(memory):
                 problem = f"{path} has {size} bytes, more than any file had when the run started"
                 raise DatasetError(f"{problem}: leave the dataset alone during a run, and run again")
             if bytes_read < size:
@@ -165,9 +166,9 @@ class FileEngine(Engine):
         return [size for size, _, _ in reads]
 
     def _open(self, path: str, place: memoryview) -> base.OpenFile:
-        """Make a file the current one, and return it; if it has a single sample, its bytes go to `place`."""
+        """Open a file, which becomes the current one, and return it. If it has one sample, its bytes go to `place`."""
         self.finish()
-        self._memory.reuse(place if self._samples_per_file == 1 else memoryview(b""))
+        self._memory.begin_file(place if self._samples_per_file == 1 else memoryview(b""))
         source: base.Source | None = None
         if self._reads_whole_files:  # without a Source, which takes a fifth of the CPU time of reading a small file
             size = self._sizes_read.pop(path, None)
@@ -177,26 +178,29 @@ class FileEngine(Engine):
         elif path in self._kept_open:
             source, file = self._kept_open.pop(path)
         else:
-            started_ns = time.monotonic_ns()
-            reader = self._storage.open(path)
-            self.read_ns += time.monotonic_ns() - started_ns  # opening small files on a network takes most of the time
-            source = base.Source(path, reader, self._storage.alignment, self._settings.transfer_bytes, self._memory)
-            try:
-                if self._read_matched is not None:
-                    buffered = BufferedFile(source)
-                    self._read_matched(buffered, self._samples_per_file)
-                    if self._settings.check is not None and self._format.compares_files:
-                        buffered.read_rest()
-                    source.reread_bytes = buffered.finish()
-                    file = self._format.parse(buffered.image, self._samples_per_file, source.scratch)
-                else:
-                    file = self._format.open(source, self._samples_per_file, matched=self._settings.matched)
-            except BaseException:
-                self.count(*source.counts())
-                source.close()
-                raise
+            source, file = self._open_source(path)
         self._path, self._source, self._file = path, source, file
         return file
+
+    def _open_source(self, path: str) -> tuple[base.Source, base.OpenFile]:
+        """Open a file; if calls are matched and the format has `read_matched`, read it by the calls of its library."""
+        started_ns = time.monotonic_ns()
+        reader = self._storage.open(path)
+        self.read_ns += time.monotonic_ns() - started_ns  # opening small files on a network takes most of the time
+        source = base.Source(path, reader, self._storage.alignment, self._settings.transfer_bytes, self._memory)
+        try:
+            if self._read_matched is None:
+                return source, self._format.open(source, self._samples_per_file, matched=self._settings.matched)
+            buffered = BufferedFile(source)
+            self._read_matched(buffered, self._samples_per_file)
+            if self._settings.check is not None and self._format.compares_files:
+                buffered.read_rest()
+            source.reread_bytes = buffered.finish()
+            return source, self._format.parse(buffered.image, self._samples_per_file, source.scratch)
+        except BaseException:
+            self.count(*source.counts())
+            source.close()
+            raise
 
     def finish(self) -> None:
         source, file = self._source, self._file
@@ -224,31 +228,32 @@ def by_library(engine: Engine, storage: StorageBase, path: str, load: Callable[[
     """Call `load` with the path of a local file, count its reads for an engine, and return its result.
 
     Bytes and calls are those that the kernel counts for this thread (rchar and syscr, proc(5)). The CPU time of `load`
-    counts as decoding, the rest as reading. Raises `read_failure`.
+    counts as decoding, the rest of its time as reading. Raises what `read_failure` returns for an exception of `load`.
     """
     counters = os.open("/proc/thread-self/io", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        bytes_before, calls_before, own_bytes = _thread_reads(counters)
+        bytes_before, calls_before, counter_bytes = _thread_reads(counters)
         wall_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
         with reading(path):
             loaded = load(storage.local_path(path) or path)
         read_ns = max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
         bytes_after, calls_after, _ = _thread_reads(counters)
-        engine.count(bytes_after - bytes_before - own_bytes, calls_after - calls_before - 1, read_ns)
+        # The kernel counts the first read of the counters, too
+        engine.count(bytes_after - bytes_before - counter_bytes, calls_after - calls_before - 1, read_ns)
         return loaded
     finally:
         os.close(counters)
 
 
 def _thread_reads(counters: int) -> tuple[int, int, int]:
-    """Return bytes and calls of this thread's reads so far, and the bytes of the counters: reading them counts, too."""
+    """Return the bytes and calls of this thread's reads so far, and how many bytes reading these counters took."""
     text = os.pread(counters, 4096, 0)
     values = dict(line.split(b": ") for line in text.splitlines())
     return int(values[b"rchar"]), int(values[b"syscr"]), len(text)
 
 
 class NullEngine(Engine):
-    """Reads nothing: every sample has its nominal size and arbitrary bytes."""
+    """Reads nothing: every sample has its nominal size, and whatever bytes are in memory."""
 
     def __init__(self, sample_bytes: int, place_bytes: int) -> None:
         self._sample_bytes = sample_bytes

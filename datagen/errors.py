@@ -17,6 +17,10 @@ _READ_ADVICE = {
     errno.EINVAL: "the file system may refuse O_DIRECT: set reader.odirect=false",
     **dict.fromkeys((errno.EACCES, errno.EPERM), "give the user of this run permission to read the dataset"),
 }
+_MAKE_AGAIN = (
+    ". Run `dlemu datagen verify` to find every damaged file; "
+    "delete those and run `dlemu datagen` with the same settings to make them again"
+)
 
 
 class DlemuError(Exception):
@@ -49,7 +53,7 @@ def no_such_file(path: str) -> FileNotFoundError:
 
 
 def no_space(error: OSError) -> str:
-    """Return what an error for lack of space means, in words: the file system is full, or a quota is used up."""
+    """Return a phrase for an error for lack of space: the file system is full, or a quota is used up."""
     return "the quota is used up" if error.errno == errno.EDQUOT else "the disk is full"
 
 
@@ -69,12 +73,6 @@ def host_failure(error: BaseException) -> str:
             "of pids), or use fewer ranks or workers"
         )
     return ""
-
-
-_MAKE_AGAIN = (
-    ". Run `dlemu datagen verify` to find every damaged file; "
-    "delete those and run `dlemu datagen` with the same settings to make them again"
-)
 
 
 class DamagedError(Exception):

@@ -1,4 +1,4 @@
-"""The read path of every loader: given sample numbers, a `Fetcher` puts the samples' bytes into the caller's memory."""
+"""The read path of every loader: a `Fetcher` reads samples, given by number, into the caller's memory."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from datagen.spec import DatasetSpec, Decode, EngineName
 from datagen.storage.storage_base import FOLDERS, NULL_STORAGE, StorageBase, StorageSpec, local_folder, open_storage
 
 CROP_BYTES = 1 << 20  # bytes of samples read at a time before they are cropped: they stay in a processor's cache
-CROP_AHEAD_BYTES = 64 << 20  # the same where several requests may be in flight: enough samples for all of them
-PLACE_BYTES = 4096  # places of samples begin at multiples of it, for O_DIRECT and DMA
+CROP_AHEAD_BYTES = 64 << 20  # the same if several requests may be in flight: enough samples for all of them
+PLACE_BYTES = 4096  # the places of samples begin at multiples of this, for O_DIRECT and DMA
 
 
 @dataclass(frozen=True)
 class FetchSpec:
-    """What a worker process needs to know to open its own `Fetcher`, which reads samples of one split; picklable."""
+    """What a worker process needs in order to open its own `Fetcher`, which reads samples of one split; picklable."""
 
     found: Dataset  # the dataset as found on disk by `inspect`
     layout: Layout  # of the training or the validation files of the dataset
@@ -52,12 +52,12 @@ class FetchSpec:
 
     @functools.cached_property
     def nominal_sample_bytes(self) -> int:
-        """Mean bytes of a sample, which are the bytes of every sample from null storage."""
+        """Mean bytes of a sample; every sample of null storage has as many."""
         return nominal_sample_bytes(self.dataset)
 
     @property
     def max_group_bytes(self) -> int:
-        """Memory of the largest row group; 0 for formats without row groups (`datagen.groups`)."""
+        """Bytes that the largest row group takes in memory; 0 for formats without row groups (`datagen.groups`)."""
         group = self.found.max_group_bytes
         return group.unpacked if self.decode == "full" or self.engine == "library" else group.stored
 
@@ -68,7 +68,7 @@ class FetchSpec:
 
     @property
     def samples_per_crop(self) -> int:
-        """Samples read at a time, and then cropped to `resize_bytes`; 0 if none are cropped, as in row groups."""
+        """Samples that are read together, and then cropped to `resize_bytes`; 0 if samples are not cropped."""
         if self.max_group_bytes or not self.resize_bytes:
             return 0
         requests = self.storage.io_depth  # in flight at a time, each for another sample
@@ -79,7 +79,7 @@ class FetchSpec:
     def buffer_bytes(self) -> int:
         """Maximum memory of a `Fetcher` besides the caller's: for crops, shared files and decoded samples."""
         if self.max_group_bytes:
-            return self.max_group_bytes  # of the row group that is kept for the next batch
+            return self.max_group_bytes  # for the row group that is kept for the next batch
         found = self.found
         total = self.samples_per_crop * self.place_bytes
         if found.max_record_bytes:  # records are read straight to their places
@@ -96,14 +96,13 @@ class FetchSpec:
     def place_bytes(self) -> int:
         """Memory reserved for each whole sample, a multiple of 4096 bytes."""
         found = self.found
-        largest_bytes = found.max_record_bytes or found.max_sample_bytes
+        if found.max_record_bytes:  # aligned reads begin before a record, and end after it
+            return round_up(max(found.max_record_bytes, self.nominal_sample_bytes) + PLACE_BYTES, PLACE_BYTES)
+        largest_bytes = max(found.max_sample_bytes, self.nominal_sample_bytes, 1)
         shares_its_file = found.plain_samples and self.layout.num_samples_per_file > 1
-        if not found.max_record_bytes and not shares_its_file:  # its place may have to hold its whole file
-            largest_bytes = max(found.max_file_bytes, largest_bytes)
-        needed_bytes = max(largest_bytes, self.nominal_sample_bytes, 1)
-        if found.max_record_bytes:
-            needed_bytes += PLACE_BYTES  # aligned reads begin before a record, and end after it
-        return round_up(needed_bytes, PLACE_BYTES)
+        if not shares_its_file:  # the place may have to hold the whole file
+            largest_bytes = max(largest_bytes, found.max_file_bytes)
+        return round_up(largest_bytes, PLACE_BYTES)
 
     def slot_bytes(self, batch_size: int) -> int:
         """Return the memory that a batch needs, a multiple of 4096 bytes."""
@@ -122,8 +121,8 @@ class Fetched(NamedTuple):
     places: Places  # where the samples are in the caller's memory, in the order requested; for row groups, the spans
     app_bytes: int  # bytes read from storage
     read_calls: int
-    read_ns: int  # time in reads
-    decode_ns: int  # time in everything else: parsing, decoding, cropping, verifying
+    read_ns: int  # time spent in reads
+    decode_ns: int  # time spent in all else: parsing, decoding, cropping, verifying
     remote_bytes: int = 0  # `app_bytes` if the storage is remote (bypasses this host's page cache), else 0
 
 
@@ -131,8 +130,7 @@ class Fetcher:
     """Reads samples into the caller's memory. Not thread-safe.
 
     Files read whole are closed after each batch; files of records stay open until `close` or garbage collection.
-    `storage` replaces the one that the spec names. Raises UserError: the format or storage is unknown, or the settings
-    contradict each other.
+    `storage` replaces that of the spec. Raises UserError for an unknown format or storage, or contradictory settings.
     """
 
     def __init__(self, spec: FetchSpec, storage: StorageBase | None = None) -> None:
@@ -151,8 +149,7 @@ class Fetcher:
         """Read samples into `out` (at least `slot_bytes(len(samples))` bytes, writable).
 
         With `resize_bytes`, sample i of the batch is at i * resize_bytes; else `places` says where it is.
-        Raises DatasetError: a file is missing, unreadable, damaged, or (with verify) has unexpected contents;
-        SpaceError: `out` is too small for a sample.
+        Raises DatasetError if a file is missing, damaged or (with verify) wrong; SpaceError if `out` is too small.
         """
         started_ns = time.monotonic_ns()
         engine = self._engine
@@ -172,7 +169,8 @@ class Fetcher:
             engine.finish()
         read_ns = engine.read_ns - ns_before
         decode_ns = max(0, time.monotonic_ns() - started_ns - read_ns)
-        app_bytes, read_calls = engine.app_bytes - bytes_before, engine.read_calls - calls_before
+        app_bytes = engine.app_bytes - bytes_before
+        read_calls = engine.read_calls - calls_before
         return Fetched(places, app_bytes, read_calls, read_ns, decode_ns, app_bytes if self._is_remote else 0)
 
     def close(self) -> None:
@@ -181,9 +179,10 @@ class Fetcher:
 
     def _fetch_crops(self, samples: Samples, out: memoryview) -> Places:
         """Read `samples_per_crop` samples at a time into the buffer; copy `resize_bytes` of each to `out`."""
-        spec, numbers = self._spec, sample_numbers(samples)
-        crop_bytes, step = spec.resize_bytes, spec.samples_per_crop
-        memory = self._buffer.view(step * spec.place_bytes)
+        numbers = sample_numbers(samples)
+        crop_bytes = self._spec.resize_bytes
+        step = self._spec.samples_per_crop
+        memory = self._buffer.view(step * self._spec.place_bytes)
         source, target = np.frombuffer(memory, np.uint8), np.frombuffer(out, np.uint8)
         for first in range(0, len(numbers), step):
             places = self._engine.read(numbers[first : first + step], memory).tolist()
@@ -191,7 +190,7 @@ class Fetcher:
                 crop = source[start : start + min(crop_bytes, length)]
                 place = target[index * crop_bytes : (index + 1) * crop_bytes]
                 place[: crop.size] = crop
-                place[crop.size :] = 0
+                place[crop.size :] = 0  # the sample is shorter than the crop
         return even_places(0, crop_bytes, crop_bytes, len(numbers))
 
 
@@ -212,7 +211,8 @@ def _compare(layout: Layout, content: Content, sample: Sample, file: int) -> Non
 
 def _make_engine(spec: FetchSpec, storage: StorageBase) -> Engine:
     """Return the engine that reads what a spec describes from an open storage."""
-    file_format, layout = format_named(spec.format), spec.layout
+    file_format = format_named(spec.format)
+    layout = spec.layout
     if storage.reads_nothing or isinstance(file_format, UnreadFormat):
         return NullEngine(spec.nominal_sample_bytes, 0 if spec.max_group_bytes else spec.place_bytes)
     file_format.own_files = spec.dataset.source == "folder"
@@ -223,8 +223,9 @@ def _make_engine(spec: FetchSpec, storage: StorageBase) -> Engine:
     if library:
         local_folder(storage, layout.folder, "reader.engine=library")
     matched = spec.engine == "matched" and storage.alignment == 1 and not storage.is_remote
-    transfer_bytes = 0 if storage.is_remote else spec.transfer_bytes or file_format.transfer_bytes
-    transfer_bytes = round_up(transfer_bytes, storage.alignment)
+    transfer_bytes = 0  # requests to a server are split by the storage
+    if not storage.is_remote:
+        transfer_bytes = round_up(spec.transfer_bytes or file_format.transfer_bytes, storage.alignment)
     decodes = spec.decode == "full"
     settings = ReadSettings(storage, layout, check, transfer_bytes, decodes=decodes, matched=matched, library=library)
     if isinstance(file_format, GroupFormat):

@@ -1,8 +1,7 @@
-"""The files of a dataset, and generating them, in parallel ranks and threads.
+"""Generates the files of a dataset, in parallel ranks and threads.
 
-One rank calls `prepare`, then every rank `generate`, then one rank `finish`. A file has a temporary name until it is
-complete, so that an interrupted generation can be resumed. Files are numbered by a running index: training files
-first, then validation files.
+One rank calls `prepare`, then every rank calls `generate`, then one rank calls `finish`. A file has a temporary name
+until it is complete, so that another run can resume. A running index numbers the training, then the validation files.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from datagen.scan import SHOWN_NAMES
 from datagen.spec import DatasetSpec, refuse
 from datagen.storage import storage_base
 from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, Writer, open_storage
-from datagen.thread_pool import Progress, Tally
+from datagen.thread_pool import OnProgress, Tally, Worker
 
 
 @dataclass(frozen=True)
@@ -41,10 +40,10 @@ class OutputFile:
     size_bytes: int
     exact: bool  # `size_bytes` is exact; else it is an estimate, because the size depends on the contents
     write: Callable[[Writer, AlignedBuffer], None]  # writes the file sequentially
-    is_side: bool
+    data_path: str  # a data file's own path; a side file's is that of the data file to which it belongs
 
     def is_complete(self, size_on_disk: int | None) -> bool:
-        """Return whether the file is complete, given its size on disk; None: it does not exist."""
+        """Return whether the file is complete, given its size on disk (None if it does not exist)."""
         if size_on_disk is None:
             return False
         return size_on_disk == self.size_bytes if self.exact else size_on_disk > 0
@@ -52,33 +51,33 @@ class OutputFile:
 
 @dataclass(frozen=True)
 class Files:
-    """All files of a dataset. Each takes a few numbers of memory, in arrays."""
+    """All files of a dataset, which may be millions: memory holds a few numbers for each, in arrays."""
 
     spec: DatasetSpec
     format: FormatBase
     content: Content
     train: Layout
     valid: Layout
-    shapes: Sizes
-    sizes: Sizes  # bytes of each data file; unless `exact`, of its samples, by their mean size
-    exact: bool  # the sizes follow from the settings; else they depend on the contents
+    shapes: Sizes  # of the records in each data file
+    sizes: Sizes  # bytes of each data file; an estimate from the mean sample size unless `exact`
+    exact: bool  # the settings determine the sizes; else they depend on the contents
     sides: tuple[tuple[SideFile, Sizes], ...] = ()
-    """Each kind of side file, with the bytes of that file for each data file."""
+    """Each kind of side file, with the bytes of the side file of each data file."""
 
     def __len__(self) -> int:
         return len(self.shapes)
 
     def outputs(self, running_index: int) -> list[OutputFile]:
         """Return a data file and its side files."""
-        layout, file = self.train, running_index
-        if running_index >= layout.num_files:
-            layout, file = self.valid, running_index - layout.num_files
+        layout = self.train if running_index < self.train.num_files else self.valid
+        file = running_index - layout.first_running_index
         job = FileJob(self.spec, self.content, running_index, tuple(self.shapes[running_index].tolist()))
+        path = layout.path(file)
         size = int(self.sizes[running_index])
-        outputs = [OutputFile(layout.path(file), size, self.exact, partial(self.format.write, job), is_side=False)]
-        for side, sizes in self.sides:
-            path = side.path(layout, file)
-            outputs.append(OutputFile(path, int(sizes[running_index]), True, partial(side.write, job), is_side=True))
+        outputs = [OutputFile(path, size, self.exact, partial(self.format.write, job), path)]
+        for side, side_sizes in self.sides:
+            side_size = int(side_sizes[running_index])
+            outputs.append(OutputFile(side.path(layout, file), side_size, True, partial(side.write, job), path))
         return outputs
 
     def folders(self) -> list[str]:
@@ -94,7 +93,7 @@ class Files:
 
 
 def files_of(spec: DatasetSpec) -> Files:
-    """Return the files of a dataset. Raises UserError: impossible settings, or settings the format does not support."""
+    """Return the files of a dataset. Raises UserError if the settings are impossible, or the format rejects them."""
     refuse(spec.check())
     file_format = format_named(spec.format)
     shapes = record_shapes(spec, 0, spec.num_files_train + spec.num_files_eval)
@@ -106,7 +105,8 @@ def files_of(spec: DatasetSpec) -> Files:
         sizes = np.full(len(shapes), stored_sample_bytes(spec) * spec.num_samples_per_file, np.int64)
     content = Content(spec.seed, spec.compressibility)
     sides = tuple((side, side.file_bytes(spec, shapes)) for side in file_format.sides)
-    return Files(spec, file_format, content, *layouts(spec), shapes, sizes, exact, sides)
+    train, valid = layouts(spec)
+    return Files(spec, file_format, content, train, valid, shapes, sizes, exact, sides)
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,7 @@ class GenerateSummary:
 def prepare(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> None:
     """Create the folders and the manifest, and remove unfinished files of an interrupted run. For one rank.
 
-    Raises UserError: the settings are impossible, the folder can't be written, or it holds another dataset; SpaceError:
-    the dataset won't fit.
+    Raises UserError if the settings are impossible or the folder is not usable; SpaceError if the dataset won't fit.
     """
     refuse_own_files(spec)
     files, backend = files_of(spec), open_storage(storage.buffered)
@@ -154,14 +153,13 @@ def generate(
     ranks: int = 1,
     threads: int = 1,
     fsync: bool = False,
-    progress: Callable[[Progress], None] | None = None,
+    progress: OnProgress | None = None,
 ) -> GenerateSummary:
     """Write the missing files of this rank's share, the files i with i % ranks == rank, after `prepare`.
 
     Files are written through the page cache; with `fsync` each is synced to the device before it is renamed to its
-    final name. `progress` is called in the caller's thread, about four times a second.
-    Raises SpaceError: the disk is full. No incomplete file has a final name, and another call resumes. UserError: the
-    settings are impossible, or the folder can't be written.
+    final name. `progress` is called in the caller's thread, about four times a second. Raises UserError if the settings
+    are impossible or the folder can't be written; SpaceError if the disk is full, after which another call resumes.
     """
     files, backend = files_of(spec), open_storage(storage.buffered)
     started = time.monotonic()
@@ -169,8 +167,8 @@ def generate(
     tally = Tally(len(share), files.total_bytes(rank, ranks), exact=files.exact)
     written: list[int] = []  # bytes written of each file, side files included
 
-    def worker() -> Callable[[int], None]:
-        buffer = AlignedBuffer()  # of this thread
+    def worker() -> Worker:
+        buffer = AlignedBuffer()  # each thread has its own
 
         def write_missing(running_index: int) -> None:
             sizes = [_write(output, backend, buffer, tally, fsync) for output in files.outputs(running_index)]
@@ -187,8 +185,7 @@ def generate(
 def finish(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> Manifest:
     """Check that every file exists and mark the manifest complete. For one rank, after all have called `generate`.
 
-    Raises DatasetError: files are missing or have the wrong size; the manifest stays incomplete. UserError: the folder
-    can't be written.
+    Raises DatasetError if files are missing or have the wrong size; UserError if the folder can't be written.
     """
     files, backend = files_of(spec), open_storage(storage.buffered)
     with _writing(spec.data_folder, backend):
@@ -201,7 +198,7 @@ def finish(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> Manifest:
             backend.sync(folder)
         total_bytes = files.total_bytes()
         if not files.exact:
-            total_bytes = sum(size or 0 for _, _, size in _disk_sizes(files, backend))
+            total_bytes = sum(size or 0 for _, size in _disk_sizes(files, backend))
         complete = Manifest(spec=spec, complete=True, files=len(files), bytes=total_bytes, made_at=manifest.now())
         manifest.write(spec.data_folder, complete, backend)
     return complete
@@ -227,20 +224,20 @@ def _write(output: OutputFile, storage: StorageBase, buffer: AlignedBuffer, tall
 
 def _check_existing(existing: Manifest, files: Files, storage: StorageBase) -> None:
     """Raise UserError if the dataset was made with other settings, or lacks files behind a link out of its folder."""
-    top = files.spec.data_folder
+    data_folder = files.spec.data_folder
     if differences := manifest.differing_keys(existing.spec, files.spec):
         raise UserError(
-            f"{top} holds a dataset made with other settings: {'; '.join(differences)}. "
+            f"{data_folder} holds a dataset made with other settings: {'; '.join(differences)}. "
             "Give the same settings to continue it, set dataset.data_folder to an empty folder, or delete it first"
         )
-    links = [folder for folder in files.folders() if storage_base.leads_elsewhere(top, folder, storage)]
+    links = [folder for folder in files.folders() if storage_base.leads_elsewhere(data_folder, folder, storage)]
     if links and _missing(files, storage):
-        problem = f"{links[0]} is a link out of {top}: missing files are not created behind it"
+        problem = f"{links[0]} is a link out of {data_folder}: missing files are not created behind it"
         raise UserError(f"{problem}; give a new dataset.data_folder")
 
 
 def refuse_own_files(spec: DatasetSpec) -> None:
-    """Raise UserError if the data folder is one of the user's own files, where nothing is generated."""
+    """Raise UserError if the data folder holds the user's own files: nothing is generated there."""
     if spec.source == "folder":
         raise UserError(
             f"dataset.source=folder: {spec.data_folder} holds your own files, which are only read; to make a dataset "
@@ -267,19 +264,19 @@ def refuse_foreign_files(spec: DatasetSpec, storage: StorageBase) -> None:
 
 
 def check_space(files: Files, storage: StorageBase) -> None:
-    """Raise SpaceError if the missing files exceed the free space; it names the largest number of files that fit."""
+    """Raise SpaceError if the missing files exceed the free space. The error says how many training files would fit."""
     folder = files.spec.data_folder
     free = storage.free_bytes(folder)
     if free is None or not files.exact:  # compressed sizes are unknown
         return
-    complete_bytes = sum(file.size_bytes for _, file, size in _disk_sizes(files, storage) if file.is_complete(size))
+    complete_bytes = sum(file.size_bytes for file, size in _disk_sizes(files, storage) if file.is_complete(size))
     missing_bytes = files.total_bytes() - complete_bytes
     if missing_bytes <= free:
         return
-    sizes = sum((side_sizes for _, side_sizes in files.sides), files.sizes)  # data files, each with its side files
+    sizes = sum((side_sizes for _, side_sizes in files.sides), files.sizes)  # of each data file with its side files
     num_train = files.spec.num_files_train
-    train_bytes = 0.99 * free - int(sizes[num_train:].sum())  # 1 % is for the file system's metadata
-    max_files = int(np.searchsorted(sizes[:num_train].cumsum(), train_bytes, side="right"))
+    available_bytes = 0.99 * free - int(sizes[num_train:].sum())  # 1 % is for the file system's metadata
+    max_files = int(np.searchsorted(sizes[:num_train].cumsum(), available_bytes, side="right"))
     elsewhere = " in an empty folder" if complete_bytes else ""
     hint = f", or dataset.num_files_train={max_files}{elsewhere}, the most that fit" if max_files > 0 else ""
     raise SpaceError(
@@ -290,16 +287,16 @@ def check_space(files: Files, storage: StorageBase) -> None:
 
 def _missing(files: Files, storage: StorageBase) -> list[str]:
     """Return the paths of the data files that are incomplete, or that have an incomplete side file."""
-    return list(dict.fromkeys(path for path, file, size in _disk_sizes(files, storage) if not file.is_complete(size)))
+    paths = (file.data_path for file, size in _disk_sizes(files, storage) if not file.is_complete(size))
+    return list(dict.fromkeys(paths))
 
 
-def _disk_sizes(files: Files, storage: StorageBase) -> Iterator[tuple[str, OutputFile, int | None]]:
-    """For each data file and side file, yield the data file's path, the file, and its size on disk; None if missing."""
-    groups = map(files.outputs, range(len(files)))  # each a data file and then its side files
-    # Two iterators, as `sizes` may take many paths before it yields the first size
-    outputs, outputs_ahead = itertools.tee((group[0].path, output) for group in groups for output in group)
-    for (path, output), size in zip(outputs, storage.sizes(output.path for _, output in outputs_ahead), strict=True):
-        yield path, output, size
+def _disk_sizes(files: Files, storage: StorageBase) -> Iterator[tuple[OutputFile, int | None]]:
+    """Return an iterator over all data files and side files, each with its size on disk (None if it does not exist)."""
+    all_outputs = itertools.chain.from_iterable(map(files.outputs, range(len(files))))
+    # `sizes` may take many paths before it yields the first size: `tee` keeps the files in between
+    outputs, outputs_ahead = itertools.tee(all_outputs)
+    return zip(outputs, storage.sizes(output.path for output in outputs_ahead), strict=True)
 
 
 @contextlib.contextmanager

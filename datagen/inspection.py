@@ -55,9 +55,8 @@ def inspect(
     """Find the dataset that `spec` requests in a storage. For one rank, because a million files take seconds.
 
     `command_hint` returns the command that makes the dataset, for messages. If there are more files than requested, the
-    first in name order are used, as by DLIO.
-    Raises DatasetError: the dataset is missing, incomplete or damaged, or has another format or other settings;
-    UserError: there is no such storage.
+    first in name order are used, as by DLIO. Raises DatasetError if the dataset is missing, incomplete or damaged, or
+    has another format or other settings; UserError if there is no such storage.
     """
     backend = open_storage(storage.buffered)
     try:
@@ -87,7 +86,7 @@ def inspect(
 
 
 def no_dataset(folder: str, storage: StorageBase) -> str:
-    """Return a sentence that says why a folder holds no dataset: missing, or no visible files; "" if it may."""
+    """Return a sentence on why a folder holds no dataset: it is missing or empty. Return "" if it may hold one."""
     if not storage.is_folder(folder):
         return f"there is no dataset: {folder} is not a folder."
     with storage.entries(folder) as entries:
@@ -97,7 +96,7 @@ def no_dataset(folder: str, storage: StorageBase) -> str:
 
 
 def _with_parquet_defaults(requested: DatasetSpec, existing: DatasetSpec) -> DatasetSpec:
-    """Return the requested settings, with Parquet settings that have their defaults replaced by the dataset's.
+    """Return the requested settings; those of Parquet that have their defaults are taken from the dataset.
 
     DLIO's workload files for training omit these settings, because DLIO's readers take them from the files.
     """
@@ -109,7 +108,7 @@ def _with_parquet_defaults(requested: DatasetSpec, existing: DatasetSpec) -> Dat
 
 
 class _Inspection:
-    """Finds the files of a dataset and adds up their sizes."""
+    """Finds the files of a dataset, and collects the total and maximum of their sizes."""
 
     def __init__(
         self, spec: DatasetSpec, manifest: Manifest | None, command_hint: Callable[[], str], storage: StorageBase
@@ -122,13 +121,12 @@ class _Inspection:
         self._notes: list[str] = []
         self._packed = False  # whether `dlemu pack` made the files, whose samples may have any size
         self._offsets: dict[str, Offsets] = {}
-        # In bytes, of all splits:
-        self._max_file = self._max_sample = self._max_record = self._total = 0
+        self._max_file = self._max_sample = self._max_record = self._total = 0  # bytes in the splits added so far
         self._max_group = NO_GROUPS
         self._plain_samples = True
 
     def dataset(self) -> Dataset:
-        """Return the dataset that the settings describe, which dlemu or another tool made."""
+        """Return the dataset that the settings describe; dlemu or another tool made it."""
         folder = self._requested.data_folder
         if reason := no_dataset(folder, self._storage):
             raise DatasetError(f"{reason} Make it with: {self._command_hint()}")
@@ -168,7 +166,7 @@ class _Inspection:
         )
 
     def _find_files(self, requested: Layout) -> Layout:
-        """Return the layout of the files on disk. They are named as the manifest says; without one, as requested."""
+        """Return the layout of the files on disk. Their names follow the manifest, or without one, the request."""
         if requested.num_files == 0:
             return requested
         expected = requested
@@ -198,7 +196,7 @@ class _Inspection:
         )
 
     def _add_sizes(self, spec: DatasetSpec, layout: Layout, sizes: Sizes | None = None) -> None:
-        """Add the sizes in a split: file sizes are those given, else computed from the settings, else looked up."""
+        """Add the sizes in a split. Sizes of files that are not given are computed from the settings, or looked up."""
         shapes: Sizes | None = None  # of the records; None unless computed
         computed: Sizes | None = None  # sizes of the files; None unless the settings determine them
         if layout.names is None:
@@ -235,9 +233,10 @@ class _Inspection:
             return False
         if self._manifest is not None:  # side files are optional, and other tools may make none
             for side in self._format.sides:
-                path, side_sizes = partial(side.path, layout), side.file_bytes(spec, shapes)
-                sides_checked, side_mismatches = scan.wrong_sizes(path, side_sizes, self._storage)
-                checked, mismatches = checked + sides_checked, mismatches + side_mismatches
+                side_sizes = side.file_bytes(spec, shapes)
+                sides_checked, side_mismatches = scan.wrong_sizes(partial(side.path, layout), side_sizes, self._storage)
+                checked += sides_checked
+                mismatches += side_mismatches
         if mismatches:
             raise DatasetError(
                 f"{'; '.join(mismatches[: scan.SHOWN_NAMES])}: {len(mismatches)} wrong of {checked} files looked up. "

@@ -1,9 +1,9 @@
-"""Where samples are: the files of a dataset, the batches of samples requested, and the places they are read to.
+"""Where samples are on storage and in memory.
 
-- `Layout`: names and paths of files, by DLIO's rules, so that either tool can use the other's datasets; they are
-  computed, so that memory and time do not grow with the number of samples;
-- `Samples`: those of a batch, as numbers or as runs of consecutive numbers (`Runs`);
-- `Places`: byte ranges of the memory that a batch is read into.
+- `Layout`: the names and paths of files, by DLIO's rules, so that either tool can use the other's datasets. They are
+  computed, so that memory and time do not grow with the number of samples.
+- `Samples`: the samples of a batch, as numbers or as runs of consecutive numbers (`Runs`).
+- `Places`: the byte ranges of memory that a batch is read into.
 """
 
 from __future__ import annotations
@@ -22,12 +22,17 @@ from numpy.typing import NDArray
 from datagen import quantiles, registry
 from datagen.spec import DatasetSpec, ParquetColumn, Split
 
+Run = tuple[int, int]  # consecutive samples of a batch: (number of the first sample, how many)
+Places = NDArray[np.int64]
+"""(offset, bytes) of each sample in the memory of a batch, shape (samples, 2). Row groups are not cut into samples:
+the places are those of the byte ranges read, or of the decoded columns (`datagen.groups`)."""
+NO_PLACES: Places = np.empty((0, 2), np.int64)
 SIZE_SEED = 10  # DLIO draws the record shapes of every dataset with this seed
 DRAW_CHUNK_FILES = 1 << 16  # files whose random numbers are drawn and discarded at a time
 
 
 def endings_of(format_name: str) -> tuple[str, ...]:
-    """Return the extensions of a format's files; files that dlemu makes have the first one.
+    """Return the extensions of a format's files. Files that dlemu makes have the first one.
 
     They are `ENDINGS` of a module in `datagen.formats`, else the last part of the name: no user's module is imported.
     """
@@ -36,7 +41,7 @@ def endings_of(format_name: str) -> tuple[str, ...]:
 
 
 def has_own_length(spec: DatasetSpec) -> bool:
-    """Return whether a file has `record_length_bytes` bytes, whatever the shape of its record: true for images."""
+    """Return whether a file has `record_length_bytes` bytes, whatever the shape of its record, as an image has."""
     return bool(registry.built_in("datagen.formats", spec.format, "HAS_OWN_LENGTH", False))
 
 
@@ -47,7 +52,7 @@ def columns_of(spec: DatasetSpec) -> tuple[ParquetColumn, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The files of one split, in name order. With N samples a file, sample s is sample s % N of file s // N."""
+    """The files of one split, in name order. With N samples per file, sample s is sample s % N of file s // N."""
 
     folder: str  # the split's folder, `DATA_FOLDER/train` or `DATA_FOLDER/valid`
     split: Split
@@ -82,7 +87,7 @@ class Layout:
         return self.folder + "/" + self.name(file)
 
     def locate(self, sample: int) -> tuple[int, int]:
-        """Return the file that holds a sample, and the sample's index in it. Raises IndexError: no such sample."""
+        """Return the file that holds a sample, and the sample's index in it. Raises IndexError if there is none."""
         if not 0 <= sample < self.num_files * self.num_samples_per_file:
             raise IndexError(f"sample {sample} of {self.num_samples} in {self.folder}")
         return divmod(sample, self.num_samples_per_file)
@@ -126,9 +131,10 @@ def record_shapes(spec: DatasetSpec, start: int, stop: int) -> NDArray[np.int64]
     """Return the record shapes of files `start` to `stop` - 1 as an array of shape (files, axes).
 
     With `record_dims`, all files have this shape. Otherwise shapes have two axes. Sizes given as quantiles become near
-    squares, rounded so that the mean is kept. Else both axes are drawn as DLIO does, with seed 10: normal deviates of
-    mean int(sqrt(L)) and standard deviation S / (2 sqrt(L)), truncated to integers of at least 1, where L is
-    `record_length_bytes` and S its standard deviation. A file's shape does not depend on the number of files.
+    squares, rounded so that the mean is kept. Other sizes, of mean L and standard deviation S, are drawn as DLIO does,
+    with seed 10, each axis by itself. The shape of a file does not depend on the number of files.
+
+        axis = max(1, int(normal(mean=int(sqrt(L)), standard_deviation=S / 2 / sqrt(L))))
     """
     if spec.record_dims:
         return np.tile(np.array(spec.record_dims, np.int64), (stop - start, 1))
@@ -142,15 +148,15 @@ def record_shapes(spec: DatasetSpec, start: int, stop: int) -> NDArray[np.int64]
     if spec.record_length_bytes_stdev <= 0:
         return np.full((stop - start, 2), mean, np.int64)
     random = np.random.RandomState(SIZE_SEED)
-    for discarded in range(0, start, DRAW_CHUNK_FILES):
+    for discarded in range(0, start, DRAW_CHUNK_FILES):  # the numbers of the files before `start`
         random.standard_normal(2 * min(DRAW_CHUNK_FILES, start - discarded))
     deviation = spec.record_length_bytes_stdev / 2.0 / root
-    drawn = random.normal(mean, deviation, (stop - start, 2))
-    return cast("NDArray[np.int64]", np.maximum(drawn.astype(np.int64), 1))
+    axes = random.normal(mean, deviation, (stop - start, 2))
+    return cast("NDArray[np.int64]", np.maximum(axes.astype(np.int64), 1))
 
 
 def nominal_sample_bytes(spec: DatasetSpec) -> int:
-    """Return the mean bytes of a sample before compression: of images, the file; of tables, the columns read."""
+    """Return the mean bytes of a sample before compression: of an image, the file; of a table, the columns read."""
     if has_own_length(spec) or spec.record_length_bytes_quantiles:
         return int(spec.record_length_bytes) * spec.element_bytes
     if columns := columns_of(spec):
@@ -162,9 +168,6 @@ def nominal_sample_bytes(spec: DatasetSpec) -> int:
 def stored_sample_bytes(spec: DatasetSpec) -> int:
     """Return the mean bytes of a sample before compression, including table columns that are not read."""
     return sum(column.value_bytes for column in columns_of(spec)) or nominal_sample_bytes(spec)
-
-
-Run = tuple[int, int]  # consecutive samples of a batch: (number of the first sample, how many)
 
 
 class Runs:
@@ -185,12 +188,12 @@ Samples = Sequence[int] | NDArray[np.int64] | Runs  # sample numbers of a batch
 
 
 def sample_numbers(samples: Samples) -> Sequence[int]:
-    """Return the sample numbers of a batch as Python integers, which are faster than NumPy's one by one."""
+    """Return the sample numbers of a batch as Python integers, because loops over NumPy's are slow."""
     return samples.tolist() if isinstance(samples, np.ndarray | Runs) else samples
 
 
 def cut_runs(samples: Samples, samples_per_file: int) -> list[Run]:
-    """Cut a batch into runs of consecutive samples within a file: [7, 8, 9, 3] of 4 a file into 7, 8-9 and 3."""
+    """Cut a batch into runs, each within a file: with 4 samples per file, [7, 8, 9, 3] into (7, 1), (8, 2), (3, 1)."""
     file_runs: list[Run] = []
     if isinstance(samples, Runs):
         for first, count in samples.runs:
@@ -211,17 +214,11 @@ def cut_runs(samples: Samples, samples_per_file: int) -> list[Run]:
     numbers = sample_numbers(samples)
     first = end = numbers[0]
     for sample in numbers:
-        if sample != end or (sample % samples_per_file == 0 and sample != first):
+        if sample != end or (sample % samples_per_file == 0 and sample != first):  # after a gap, or in another file
             file_runs.append((first, end - first))
             first = end = sample
         end += 1
     return [*file_runs, (first, end - first)]
-
-
-Places = NDArray[np.int64]
-"""(offset, bytes) of each sample in the memory of a batch, shape (samples, 2). Row groups are not cut into samples:
-the places are those of the byte ranges read, or of the decoded columns (`datagen.groups`)."""
-NO_PLACES: Places = np.empty((0, 2), np.int64)
 
 
 def places_from(flat: Sequence[int]) -> Places:

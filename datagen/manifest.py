@@ -41,7 +41,7 @@ def now() -> str:
 
 
 def read(data_folder: str, storage: StorageBase) -> Manifest | None:
-    """Return the manifest of a dataset, or None. Raises DatasetError: it is unreadable, or of another version."""
+    """Return the manifest of a dataset, or None. Raises DatasetError if it is unreadable or of another version."""
     path = os.path.join(data_folder, MANIFEST_NAME)
     try:
         values = json.loads(bytes(read_whole(storage, path)))

@@ -1,8 +1,7 @@
 """A folder of the user's own files as a dataset: detects their format, sizes and number of samples.
 
-The folder is never written to, and needs no manifest. Files may be in the folder itself, in one folder for each class,
-or deeper; hidden files, files of other kinds and files of other splits are skipped. The samples of a file are counted
-by its footer, its record headers or its length.
+The folder is never written to, and needs no manifest. Files may be at any depth; hidden files, files of other kinds
+and files of other splits are skipped. The samples of a file are counted by its footer, record headers or length.
 
 A file's kind is the format that its extension belongs to, else the extension itself:
 
@@ -51,7 +50,7 @@ _COMPANIONS = (
 )
 """Name endings of indexes, labels, vocabularies and the like, which are no data unless the folder has nothing else."""
 _SHARD = re.compile(r"(?:[-_.]\d+(?:[-_]of[-_]\d+)?)+$")  # the end of part-00000 and train.tfrecord-00000-of-00004
-_EXTENSION = re.compile(r"[^/](\.[a-z][^./]*\.(?:gz|zst|bz2|xz|lz4)|\.[^./]*)$")
+_EXTENSION = re.compile(r"[^/](\.[a-z][^./]*\.(?:gz|zst|bz2|xz|lz4)|\.[^./]*)$")  # .jpg and .nii.gz
 _SPLIT = re.compile(
     r"(?:^|[/ ._\-\d])(?:(?P<training>train(?:ing)?)|val(?:id(?:ation)?)?|dev|test(?:ing)?|eval(?:uation)?)"
     r"(?=[/ ._\-\d]|$)",
@@ -59,7 +58,24 @@ _SPLIT = re.compile(
 )
 """Words by which Hugging Face's `datasets` recognises the split of a path, not as parts of longer words."""
 
-ReadNumber = Callable[[BinaryIO, base.Version], int]  # counts in an open file: its samples, or rows of a row group
+ReadCount = Callable[[BinaryIO, base.Version], int]  # counts in an open file: its samples, or rows of a row group
+
+
+def group_rows(file: BinaryIO, _: base.Version | None = None) -> int:
+    """Return the mean rows of a Parquet file's row groups, except the last one, which may have fewer."""
+    metadata = library("pyarrow.parquet", "parquet").read_metadata(file)
+    rows = [int(metadata.row_group(group).num_rows) for group in range(metadata.num_row_groups)]
+    full_groups = rows[:-1] or rows
+    return max(1, sum(full_groups) // max(1, len(full_groups)))
+
+
+COUNTERS: dict[str, ReadCount] = {
+    "parquet": lambda file, _: int(library("pyarrow.parquet", "parquet").read_metadata(file).num_rows),
+    "webdataset": lambda file, version: len(Webdataset().cached_offsets(file, version)) - 1,
+    "tfrecord": lambda file, version: len(Tfrecord().cached_offsets(file, version)) - 1,
+}
+"""Functions that count the samples of a file by its footer or record headers, for formats with many samples in one."""
+_counts: dict[tuple[ReadCount, base.Version], int] = {}  # counts read so far: a command inspects a folder several times
 
 
 @dataclass(frozen=True)
@@ -75,7 +91,7 @@ class UserFolder:
 def inspect_own_folder(spec: DatasetSpec, storage: StorageSpec) -> UserFolder:
     """Inspect `spec.data_folder`; if `spec.format` is empty, the names of the files determine the format.
 
-    Raises DatasetError: nothing to read, damaged files, or not of `spec.format`; UserError: folders nest too deep.
+    Raises DatasetError if there are no files of `spec.format`, or damaged ones; UserError if folders nest too deep.
     """
     try:
         return _inspect(spec, open_storage(storage.buffered))
@@ -87,7 +103,7 @@ def inspect_own_folder(spec: DatasetSpec, storage: StorageSpec) -> UserFolder:
 
 
 def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
-    """Inspect the folder by `storage`; raises OSError, too, besides the errors of `inspect_own_folder`."""
+    """Inspect the folder by `storage`. Raises the errors of `inspect_own_folder`, and OSError."""
     format_name, layout, sizes, notes = _find_files(spec, storage)
     if problem := _format_problem(format_name, layout, storage):
         if kind_of(layout.name(0)) != format_name:
@@ -96,12 +112,14 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
         note = f"{problem}: each file is read whole, as one sample; if it holds many, {HOW_TO_CUT}"
         return replace(raw_folder, notes=(*raw_folder.notes, note))
     layout, sizes, note = _count_samples(format_name, layout, sizes, spec, storage)
+    if note:
+        notes.append(note)
     total_bytes = int(sizes.sum())
     shown_bytes = f"{total_bytes / 1e9:,.3g} GB" if total_bytes >= 10**7 else f"{total_bytes:,} bytes"
     files = f"{layout.num_files:,} {format_name} file{'s' if layout.num_files != 1 else ''}, {shown_bytes}"
     summary = f"the dataset is your own: {files}, in {layout.folder}, which is only read"
     completed = _complete_spec(replace(spec, format=format_name), layout, sizes, storage)
-    return UserFolder(completed, layout, sizes, (summary, *notes, *filter(None, (note,))))
+    return UserFolder(completed, layout, sizes, (summary, *notes))
 
 
 def _find_files(spec: DatasetSpec, storage: StorageBase) -> tuple[str, Layout, Sizes, list[str]]:
@@ -116,13 +134,9 @@ def _find_files(spec: DatasetSpec, storage: StorageBase) -> tuple[str, Layout, S
     if spec.format not in ("", format_name):
         problem = f"dataset.format={spec.format}, and {folder}/{paths[0]} is named as {format_name}"
         raise DatasetError(f"{problem}: leave dataset.format out, {OR_RAW}")
+    ending = extension_of(paths[0]).lstrip(".")
     layout = Layout(
-        folder=folder,
-        split="train",
-        num_files=len(paths),
-        num_samples_per_file=1,
-        extension=extension_of(paths[0]).lstrip("."),
-        names=tuple(paths),
+        folder=folder, split="train", num_files=len(paths), num_samples_per_file=1, extension=ending, names=tuple(paths)
     )
     sizes = sizes_on_disk(layout, storage, listing)
     non_empty = np.flatnonzero(sizes)
@@ -151,7 +165,8 @@ def _choose_files(spec: DatasetSpec, all_paths: list[str]) -> tuple[str, list[st
     kinds = {path: kind_of(path) for path in all_paths}
     data_files = [path for path in all_paths if not path.lower().endswith(_COMPANIONS)] or all_paths
     counts = Counter(kinds[path] for path in data_files)
-    most_common = max(counts, key=lambda kind: (counts[kind], kind != "csv"))  # tables beside as many files are labels
+    # csv loses a tie: a table beside each file of another kind holds its labels
+    most_common = max(counts, key=lambda kind: (counts[kind], kind != "csv"))
     reads_any_kind = format_name in (RAW, *FLAT) or registry.is_dotted(format_name)
     if format_name and format_name in counts:
         chosen_kinds = {format_name}
@@ -206,7 +221,7 @@ def _subset(layout: Layout, files: NDArray[np.intp]) -> Layout:
 
 
 def _format_problem(format_name: str, layout: Layout, storage: StorageBase) -> str:
-    """Return why a format can read neither the first file nor the last, or ''. Raises DatasetError: one is damaged."""
+    """Return why the format reads neither the first nor the last file, or ''. Raises DatasetError if one is damaged."""
     if format_name in (RAW, *FLAT, *COUNTERS) or registry.is_dotted(format_name):
         return ""  # there is nothing to parse, or the file is opened when its samples are counted
     file_format = base.format_named(format_name)
@@ -229,8 +244,8 @@ def _count_samples(
 ) -> tuple[Layout, Sizes, str]:
     """Return the files with an equal number of samples, the bytes to read of each, and a note. Raises DatasetError."""
     if format_name not in (*FLAT, *COUNTERS):
-        which = f"each .{layout.extension} file" if layout.extension else "each file"
-        note = f"{which} is read whole, as one sample: if it holds many, {HOW_TO_CUT}"
+        subject = f"each .{layout.extension} file" if layout.extension else "each file"
+        note = f"{subject} is read whole, as one sample: if it holds many, {HOW_TO_CUT}"
         return layout, sizes, note if format_name == RAW and spec.format != RAW else ""
     if format_name in COUNTERS:
         counts = np.array(_counts_in(COUNTERS[format_name], layout, sizes, storage))
@@ -251,21 +266,22 @@ def _count_samples(
 
 
 def _equal_counts(counts: Sizes, num_files: int) -> tuple[NDArray[np.intp], int, str]:
-    """Return the files to read, the samples to read of each, and a note, given the samples of each counted file."""
+    """Return the files to read, the samples to read of each, and a note; `counts` are the samples in counted files."""
     if len(counts) < num_files:  # a few files stand for all
         samples = int(counts.min())
         note = f"{samples} samples of each file are read: the fewest of {len(counts)} files that were counted"
         return np.arange(num_files), samples, note
-    # As many samples in all as possible: files with fewer are skipped
+    # Read as many samples in all as possible: of 9, 9 and 2, read 9 of each of the first two files
     samples = max(set(counts.tolist()), key=lambda count: count * int((counts >= count).sum()))
     files = np.flatnonzero(counts >= samples)
-    samples_read, total = samples * len(files), int(counts.sum())
+    samples_read = samples * len(files)
+    total = int(counts.sum())
     note = f"{samples_read:,} of {total:,} samples are read: {samples} of each of {len(files)} files"
     return files, samples, note if samples_read < total else ""
 
 
 def _complete_spec(spec: DatasetSpec, layout: Layout, sizes: Sizes, storage: StorageBase) -> DatasetSpec:
-    """Return the requested settings with those of the files in use: their number, samples and sizes."""
+    """Return the requested settings, completed by the number, samples and sizes of the files in use."""
     parquet = spec.parquet
     if spec.format == "parquet":  # the memory for a batch follows from the rows of a row group
         parquet = replace(parquet, row_group_size=min(_counts_in(group_rows, layout, sizes, storage)))
@@ -297,10 +313,7 @@ def _sampled_files(layout: Layout) -> list[int]:
     return sorted({int(number * step) for number in range(min(layout.num_files, COUNTED_FILES))})
 
 
-_known_counts: dict[tuple[ReadNumber, base.Version], int] = {}  # because a command inspects a folder several times
-
-
-def _counts_in(read_count: ReadNumber, layout: Layout, sizes: Sizes, storage: StorageBase) -> list[int]:
+def _counts_in(read_count: ReadCount, layout: Layout, sizes: Sizes, storage: StorageBase) -> list[int]:
     """Return a count from each of at most COUNTED_FILES files, cached until the file changes. Raises DatasetError."""
 
     def count_in(file: int) -> int:
@@ -308,32 +321,16 @@ def _counts_in(read_count: ReadNumber, layout: Layout, sizes: Sizes, storage: St
         local = storage.local_path(path)
         version = base.version_of(local or path, int(sizes[file]))
         try:
-            if (read_count, version) not in _known_counts:
+            if (read_count, version) not in _counts:
                 source = base.Source(path, storage.open_received(path))
                 with cache_restored([local]), closing(source):
                     stream = io.BufferedReader(base.SourceStream(source), base.HEADERS_AT_ONCE_BYTES)
-                    _known_counts[read_count, version] = read_count(stream, version)
+                    _counts[read_count, version] = read_count(stream, version)
         except (OSError, ValueError, base.DamagedError) as error:
             raise DatasetError(
                 f"{path}: its samples can't be counted ({error}): restore it, decompress it if it is compressed, "
                 f"or move it away, {OR_RAW}"
             ) from error
-        return _known_counts[read_count, version]
+        return _counts[read_count, version]
 
     return map_in_threads(count_in, _sampled_files(layout))
-
-
-def group_rows(file: BinaryIO, _: base.Version | None = None) -> int:
-    """Return the mean rows of a Parquet file's row groups, except the last one, which may have fewer."""
-    metadata = library("pyarrow.parquet", "parquet").read_metadata(file)
-    rows = [int(metadata.row_group(group).num_rows) for group in range(metadata.num_row_groups)]
-    full_groups = rows[:-1] or rows
-    return max(1, sum(full_groups) // max(1, len(full_groups)))
-
-
-COUNTERS: dict[str, ReadNumber] = {
-    "parquet": lambda file, _: int(library("pyarrow.parquet", "parquet").read_metadata(file).num_rows),
-    "webdataset": lambda file, version: len(Webdataset().cached_offsets(file, version)) - 1,
-    "tfrecord": lambda file, version: len(Tfrecord().cached_offsets(file, version)) - 1,
-}
-"""Functions that count the samples of a file by its footer or record headers, for formats of several samples a file."""

@@ -1,9 +1,9 @@
-"""Ownership of files and folders: dlemu removes only what it created itself, by three rules.
+"""Ownership of files and folders: dlemu removes only what it created itself. That is recognised in three ways.
 
-- Names in a marker, `.dlemu-owned`, which lists what dlemu is about to create in a folder, one line of JSON for each.
-  They are direct children of the folder, so that no marker, whoever wrote it, can name anything outside.
-- Temporary files, named `.NAME.dlemu-<16 hex digits>.part`, unless a live process has locked them.
-- Folders that this command created: scratch folders with all that is in them, others once they are empty.
+- A marker, `.dlemu-owned`, lists what dlemu is about to create in a folder, one line of JSON for each name. Names are
+  direct children of the folder, so that no marker, whoever wrote it, can name anything outside.
+- Temporary files are named `.NAME.dlemu-<16 hex digits>.part`. Those that a live process has locked stay.
+- This command created the folder: a scratch folder is removed with all that is in it, another one if it is empty.
 
 Links are never followed. Only this module removes full folders; a test lists the other code that removes files.
 """
@@ -35,7 +35,7 @@ _SYSTEM_NAMES = re.compile(
 """Names that file systems and file managers create; a folder with only these counts as empty."""
 _NO_LINK = os.O_DIRECTORY | os.O_NOFOLLOW  # opens a folder, but no link to one
 _NOT_OURS = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENOTEMPTY, errno.EEXIST, errno.ENAMETOOLONG)
-"""Errors of removing a listed name that is gone, or that another file has now; other errors mean that storage fails."""
+"""Errors that mean that what a marker lists is gone, or another file has its name. Other errors: the storage fails."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,7 @@ class OwnFolder:
 def check_usable(folder: str, setting: str) -> None:
     """Raise UserError if a folder holds files that dlemu did not create; change nothing.
 
-    A folder is usable if it does not exist, has a marker, or holds only files of the file system itself. `setting` is
-    the user's setting for the folder.
+    A usable folder does not exist, has a marker, or holds only files of the file system. `setting` is for messages.
     """
     check_local(folder, setting)
     try:
@@ -111,7 +110,7 @@ def take_folder(folder: str, setting: str) -> OwnFolder:
 
 
 def missing_folders(folder: str) -> tuple[str, ...]:
-    """Return which of the folder and its parents do not exist, the outermost first."""
+    """Return the folder and those of its parents that do not exist, the outermost first; () if the folder exists."""
     missing: list[str] = []
     path = os.path.abspath(folder)
     while not os.path.lexists(path):
@@ -121,7 +120,7 @@ def missing_folders(folder: str) -> tuple[str, ...]:
 
 
 def fresh_folder(parent: str, name: str) -> str:
-    """Create a new folder `NAME`, or `NAME-2` and so on if that exists, in a folder of ours; return its path."""
+    """Create a new folder in a folder of ours, `NAME`, or `NAME-2` and so on if that exists; return its path."""
     os.makedirs(parent, exist_ok=True)
     for path in numbered(os.path.join(parent, name)):
         claim(parent, os.path.basename(path) + "/")
@@ -161,7 +160,7 @@ def claimed(folder: str) -> set[str]:
 
 
 def _read_marker(folder: int) -> set[str]:
-    """Return the names that the marker of an open folder lists. Raises OSError: it can't be read."""
+    """Return the names that the marker of an open folder lists. Raises OSError if it can't be read."""
     try:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         with open(os.open(MARKER, flags, dir_fd=folder), "rb") as file:
@@ -186,9 +185,9 @@ def _read_marker(folder: int) -> set[str]:
 def remove_claimed(folder: str, *, keep_folder: bool = False) -> None:
     """Remove what the marker of a folder lists, then the marker, then the folder if it is empty.
 
-    An empty folder without a marker (the disk was too full for one) is removed if its parent's marker lists it. Listed
-    folders are emptied by their own markers. Links stay, as does what can't be removed. If the storage fails (EIO, a
-    file system that turned read-only), the marker stays, too, and a later call removes the rest.
+    Of a listed folder, its own marker says what to remove. Links stay, and so does what can't be removed. An empty
+    folder without a marker (the disk was too full for one) is removed if its parent's marker lists it. If the storage
+    fails (EIO, a file system that turned read-only), the marker stays, and a later call removes the rest.
     """
     with contextlib.suppress(OSError):
         with open_descriptor(folder, _NO_LINK) as descriptor:
@@ -206,7 +205,7 @@ def unmark(folder: str, name: str) -> None:
 
 
 def remove_files(folder: str, names: Iterable[str]) -> None:
-    """Remove those of the regular files `names` that the marker of a folder lists."""
+    """Remove the files of these names that the marker of a folder lists, if they are regular files."""
     with contextlib.suppress(OSError), open_descriptor(folder, os.O_DIRECTORY) as descriptor:
         for name in _read_marker(descriptor).intersection(names):
             with contextlib.suppress(OSError):
@@ -229,7 +228,7 @@ def _empty_folder(folder: int) -> bool:
                 os.rmdir(name[:-1], dir_fd=folder)
             else:
                 _remove_file(folder, name)
-        except RecursionError:  # dlemu's own folders nest a few levels deep, those of a forged marker at will
+        except RecursionError:  # only forged markers nest so deep
             failure = OSError("folders nest too deep")
         except OSError as error:
             if error.errno not in _NOT_OURS:
@@ -259,7 +258,7 @@ def part_name(name: str) -> str:
 
 
 def create_part(path: str, *, flags: int = 0) -> tuple[str, int]:
-    """Create a temporary file for `path`; return its path and its descriptor, which holds a lock until it is closed."""
+    """Create a temporary file for `path`, locked until it is closed; return its path and its descriptor."""
     folder, slash, name = path.rpartition("/")
     part = f"{folder}{slash}{part_name(name)}"
     descriptor = create_new(part, flags=os.O_WRONLY | flags, mode=0o666)
@@ -273,14 +272,14 @@ def create_new(path: str, *, flags: int = os.O_RDWR, mode: int = 0o644) -> int:
 
 
 def create_claimed(folder: str, name: str) -> int:
-    """List a file in the folder's marker and create it; only a file listed before is replaced. Raises OSError."""
+    """List a file in the folder's marker, and create it. Only a file that was listed is replaced. Raises OSError."""
     claim(folder, name)
     remove_files(folder, [name])
     return create_new(os.path.join(folder, name), flags=os.O_WRONLY)
 
 
 def remove_parts(folder: str, name: str | None = None) -> None:
-    """Remove temporary files that killed writers left in a folder: all, or those for `name`. Raises OSError."""
+    """Remove temporary files that killed writers left in a folder: all, or only those for `name`. Raises OSError."""
     final_name = ".+" if name is None else re.escape(name)
     is_part = re.compile(rf"\.{final_name}\.dlemu-[0-9a-f]{{16}}\.part", re.DOTALL).fullmatch
     with os.scandir(folder) as entries:
@@ -293,7 +292,7 @@ def remove_parts(folder: str, name: str | None = None) -> None:
 
 @contextlib.contextmanager
 def held(path: str) -> Iterator[None]:
-    """Lock a file, created if missing, until this process and all processes forked within the `with` block have ended.
+    """Lock a file until the `with` block and all processes forked within it have ended. A missing file is created.
 
     On a full disk, or a file system without locks, nothing is locked, and `is_held` returns False.
     """

@@ -1,8 +1,8 @@
 """A distribution given by its mean and its quantiles at equal steps of probability, from minimum to maximum.
 
-Values between two quantiles are interpolated linearly, except in the last interval. Recorded times and sizes have rare,
-very large values, of which the quantiles show only the maximum: a straight line up to it would give too large a mean.
-The last interval is thus `a + (b - a) * t ** k`, with the k that gives the mean; if none does, all values are scaled.
+Values between two quantiles are interpolated linearly, except between the last two, a and b. Recorded times and sizes
+have rare, very large values, of which b shows only the maximum: a straight line up to it would give too large a mean.
+There, values are `a + (b - a) * t ** k`, with the k that gives the mean. If no k does, all values are scaled.
 """
 
 from __future__ import annotations

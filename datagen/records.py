@@ -1,8 +1,8 @@
-"""Reading samples that are records of larger files: many small reads a batch, from files that stay open.
+"""Reading samples that are records of larger files: many small reads per batch, from files that stay open.
 
-Consecutive samples of a batch that are adjacent in a file are read by one call. The format (`RecordFormat`) locates
-and checks records; `RecordReader` keeps files open, places records in memory and counts bytes, calls and time.
-`ReopenedReader` and `StreamedReader` make the read calls of a format's library instead of as few as possible.
+The first half reads records in as few calls as possible: samples that are adjacent in a file by one call.
+`RecordReader` keeps files open, places records in memory and counts bytes, calls and time; the format (`RecordFormat`)
+locates and checks records. The second half makes the read calls of a format's library instead.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import resource
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -22,17 +22,17 @@ from datagen.errors import SpaceError, ended_early, read_failure, reading, unrea
 from datagen.formats import format_base as base
 from datagen.formats._source import python_calls
 from datagen.layout import NO_PLACES, Layout, Places, Run, Samples, cut_runs, places_from, sample_numbers
-from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
+from datagen.storage.storage_base import Fill, Reader, StorageBase, read_in_transfers
 
 MAX_OPEN_FILES = 512  # maximum files that a reader keeps open; enough for all files of DLIO's bert
-HEAD_BYTES = 16  # size of the first read call of each record by a script with an index: its length or header
+HEAD_BYTES = 16  # bytes of a record that a script with an index reads first: its length or header
 
 Range = tuple[base.Source, int, int]  # (open file, offset, bytes)
 RecordRange = tuple[base.RecordFile, int, int]  # (open file, index of the first record, number of consecutive records)
 
 
 class RangeReader(Engine):
-    """Reads byte ranges of open files; if `matched`, by the read calls that the format's usual library makes."""
+    """Reads byte ranges of open files. If `matched`, it makes the read calls of the format's usual library."""
 
     def __init__(self, settings: ReadSettings, *, matched: bool) -> None:
         self._storage, self._layout, self._check = settings.storage, settings.layout, settings.check
@@ -43,15 +43,19 @@ class RangeReader(Engine):
     def fill(self, ranges: Sequence[Range], out: memoryview, position: int) -> tuple[list[int], int]:
         """Read all ranges into `out`, from `position` on; return the start of each in `out`, and the end of the last.
 
-        Raises DatasetError: a file ends too early, or can't be read; SpaceError: `out` is too small.
+        Reads begin and end with whole blocks. With blocks of 512 bytes, a range of 100 bytes at offset 700 is read with
+        the block at offset 512, and so starts at `position` + 188.
+        Raises DatasetError if a file can't be read, or ends too early; SpaceError if `out` is too small.
         """
         alignment, transfer_bytes = self._alignment, self._transfer_bytes
-        starts, fills, begin = [], [], position
+        starts: list[int] = []
+        fills: list[Fill] = []
         sizes_read: list[int] = []
+        begin = position
         for source, offset, size in ranges:
-            before = offset % alignment  # a read begins and ends with a whole block; these bytes precede the range
+            before = offset % alignment  # bytes of the first block that precede the range
             end = position + before + size
-            block_end = end + -end % alignment
+            block_end = end + -end % alignment  # the next multiple of the alignment
             if block_end > len(out):
                 reserved = f"the {len(out)} bytes reserved for a batch"
                 raise SpaceError(f"{source.path}: its records are larger than {reserved}")
@@ -81,12 +85,12 @@ class RangeReader(Engine):
 
 
 class RecordReader(RangeReader):
-    """Reads samples of one split; keeps the most recently used files open (LRU). Not thread-safe."""
+    """Reads samples of one split, and keeps the most recently used files open. Not thread-safe."""
 
     def __init__(
         self, settings: ReadSettings, file_format: base.RecordFormat, offsets: Mapping[str, base.Offsets]
     ) -> None:
-        """`offsets` are those of the records in each file whose records differ in length, by path."""
+        """`offsets` holds, by path, where the records begin in each file whose records differ in length."""
         matched = settings.matched and (file_format.looks_up or file_format.stream_calls is not None)
         super().__init__(settings, matched=matched)
         self._format, self._offsets = file_format, offsets
@@ -97,13 +101,13 @@ class RecordReader(RangeReader):
         self._open: OrderedDict[int, base.RecordFile] = OrderedDict()
 
     def read(self, samples: Samples, out: memoryview) -> Places:
-        """Do as `Engine.read`; samples are packed as densely as the storage's alignment permits."""
-        batch_runs = cut_runs(samples, self._samples_per_file)
+        """See `Engine.read`. Samples are packed as densely as the storage's alignment permits."""
+        runs = cut_runs(samples, self._samples_per_file)
         places: list[Places] = []
         position = 0  # in `out`
-        step = self._max_open  # no more runs than files may be open: each file is read before it is closed
-        for begin in range(0, len(batch_runs), step):
-            requests, ranges = self._locate(batch_runs[begin : begin + step])
+        max_runs = self._max_open  # a run needs one open file: no file is closed before it has been read
+        for begin in range(0, len(runs), max_runs):
+            requests, ranges = self._locate(runs[begin : begin + max_runs])
             starts, position = self.fill(ranges, out, position)
             places.append(self._places(requests, ranges, starts, out))
         all_places = places[0] if len(places) == 1 else np.concatenate([NO_PLACES, *places])
@@ -114,12 +118,12 @@ class RecordReader(RangeReader):
                 self._check(base.Sample(data, data, index * size), file)
         return all_places
 
-    def _locate(self, batch_runs: list[Run]) -> tuple[list[RecordRange], list[Range]]:
-        """Return the records and byte ranges to read: one of each for a run, or for a record if they are scattered."""
+    def _locate(self, runs: list[Run]) -> tuple[list[RecordRange], list[Range]]:
+        """Return the records to read, and the byte range of each: all of a run in one range, unless scattered."""
         requests: list[RecordRange] = []
         ranges: list[Range] = []
         total = self._layout.num_samples
-        for first, count in batch_runs:
+        for first, count in runs:
             if not 0 <= first <= first + count <= total:
                 raise IndexError(f"samples {first} to {first + count - 1} of {total}")
             file, index = divmod(first, self._samples_per_file)
@@ -137,12 +141,14 @@ class RecordReader(RangeReader):
         return requests, ranges
 
     def _places(self, requests: list[RecordRange], ranges: list[Range], starts: list[int], out: memoryview) -> Places:
-        """Return where in `out` the samples of the ranges read are; check checksums if samples are to be verified."""
+        """Return the places of samples in `out`, which holds the ranges; check checksums if `reader.verify` is set."""
         verify = self._check is not None
         flat: list[int] = []
         try:
-            if len(requests) == 1:
-                (record_file, index, count), (_, _, size), start = requests[0], ranges[0], starts[0]
+            if len(requests) == 1:  # saves the loop over the samples of a long run
+                record_file, index, count = requests[0]
+                start = starts[0]
+                size = ranges[0][2]
                 places = np.array(record_file.samples(index, count, out[start : start + size], verify), np.int64)
                 places[:, 0] += start
                 return places
@@ -155,7 +161,7 @@ class RecordReader(RangeReader):
         return places_from(flat)
 
     def _open_file(self, file: int) -> base.RecordFile:
-        """Return a file, open; this may close the file that was used least recently."""
+        """Return an open file, after closing the least recently used one if too many are open."""
         record_file = self._open.get(file)
         if record_file is not None:
             self._open.move_to_end(file)
@@ -178,7 +184,7 @@ class RecordReader(RangeReader):
             with contextlib.suppress(OSError):
                 record_file.source.close()
 
-    def locate_records(self, file: int) -> tuple[int, base.Offsets | None]:
+    def inspect_file(self, file: int) -> tuple[int, base.Offsets | None]:
         """Return the bytes of a file's largest record, and the offsets of its records (`RecordFormat.locate`)."""
         inputs = self._open_inputs(file)
         with contextlib.closing(inputs.source), reading(inputs.source.path):
@@ -186,7 +192,7 @@ class RecordReader(RangeReader):
             return self._format.open_records(inputs._replace(offsets=offsets)).largest_bytes(), offsets
 
     def _open_inputs(self, file: int) -> base.RecordInputs:
-        """Open a file; if calls are to be matched, with the reader that makes those of the format's library."""
+        """Open a file, with a reader that makes the calls of the format's library if calls are to be matched."""
         path, file_format = self._layout.path(file), self._format
         with reading(path):
             reader = self._storage.open_mapped(path) if file_format.mapped else self._storage.open(path)
@@ -195,12 +201,13 @@ class RecordReader(RangeReader):
         if self._matched and file_format.stream_calls is not None:
             reader = StreamedReader(reader, file_format.stream_calls, file_format.tail_bytes)
         source = base.Source(path, reader, self._alignment, self._transfer_bytes)
-        source.size_bytes = min(self._layout.used_bytes or source.size_bytes, source.size_bytes)
+        if self._layout.used_bytes:
+            source.size_bytes = min(self._layout.used_bytes, source.size_bytes)
         open_side = partial(self._open_side, file)
         return base.RecordInputs(source, self._samples_per_file, open_side, self._offsets.get(path), self._matched)
 
     def _open_side(self, file: int, number: int) -> base.Source | None:
-        """Open a side file, which is closed when its source is garbage-collected; None if it does not exist."""
+        """Open a side file; None if there is none. The file is closed when its source is garbage-collected."""
         path = self._format.sides[number].path(self._layout, file)
         mapped = self._matched or self._format.mapped  # libraries map indexes, too
         with reading(path), contextlib.suppress(FileNotFoundError):
@@ -211,6 +218,19 @@ class RecordReader(RangeReader):
         return None
 
 
+def locate_records(
+    file_format: base.RecordFormat, layout: Layout, storage: StorageBase
+) -> tuple[int, dict[str, base.Offsets]]:
+    """Read each file or its index; return the bytes of the largest record, and offsets by path. Raises DatasetError."""
+    from datagen.thread_pool import map_in_threads  # here, because the workers of a training need no thread pool
+
+    reader = RecordReader(ReadSettings(storage, layout), file_format, {})
+    by_file = map_in_threads(reader.inspect_file, range(layout.num_files))
+    offsets_by_path = {layout.path(file): offsets for file, (_, offsets) in enumerate(by_file) if offsets is not None}
+    return max(largest for largest, _ in by_file), offsets_by_path
+
+
+# From here on: readers that make the read calls of a format's library, instead of those that `RecordReader` requests
 class ReopenedReader(Reader):
     """A `Reader` that opens the file for each call, so that the kernel's read-ahead keeps no state between calls."""
 
@@ -233,9 +253,8 @@ class ReopenedReader(Reader):
 class StreamedReader(Reader):
     """A `Reader` that makes the calls of a library that streams files regardless of record boundaries (`StreamCalls`).
 
-    The bytes of the last call (the piece) stay in memory, and serve reads that begin in them or at their end. A read
-    elsewhere restarts the stream there. If that read is shorter than `min_stream_bytes`, it makes the calls of Python's
-    buffered files instead, as a script with an index does.
+    The bytes of the last call stay in memory as a read-ahead buffer. A seek outside of it restarts the stream there. If
+    the read is shorter than `min_stream_bytes`, it makes the calls of a Python script with an index of records instead.
     """
 
     def __init__(self, reader: Reader, calls: base.StreamCalls, tail_bytes: int) -> None:
@@ -243,23 +262,30 @@ class StreamedReader(Reader):
         self._reader = reader
         self._calls = calls
         self._tail_bytes = tail_bytes
-        self._plan_calls(calls.sizes(reader.block_bytes))
-        self._piece = memoryview(bytearray())  # begins with the last piece read, bytes `_begin` to `_end` of the file
-        self._begin = self._end = 0
+        self._later_sizes = calls.sizes(reader.block_bytes)  # bytes that the calls after the next one request
+        self._next_size = next(self._later_sizes, 0)  # bytes that the next call requests; 0: all that the caller lacks
+        self._buffer = memoryview(bytearray())  # begins with bytes `_start` to `_end` of the file, the last call's
+        self._start = self._end = 0
         self._next_offset = 0  # where the last read ended: a read from there on is sequential
-        self._by_index = False
+        self._looks_up = False  # the reads are those of a script with an index
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        if offset != self._next_offset or self._by_index:
+        if offset != self._next_offset or self._looks_up:
             self._seek(offset, len(buffer))
         bytes_read = self._copy(buffer, offset) if offset < self._end else 0
         calls_before = self._reader.read_calls
         while bytes_read < len(buffer) and self._end < self.size_bytes:
-            bytes_read += self._read_next(buffer[bytes_read:])
+            out = buffer[bytes_read:]
+            size = self._next_size or len(out)
+            if size <= min(len(out), self.size_bytes - self._end):  # the call fits: it needs no buffer
+                bytes_read += self._read_directly(out)
+            else:
+                self._fill_buffer(size)
+                bytes_read += self._copy(out, self._start)
         self._next_offset = offset + bytes_read
         # After the last record, the library reads the tail of the file, too
-        while not self._by_index and self._end < self.size_bytes <= self._next_offset + self._tail_bytes:
-            self._read_next(memoryview(b""))
+        while not self._looks_up and self._end < self.size_bytes <= self._next_offset + self._tail_bytes:
+            self._fill_buffer(self._next_size or 1)
         self.read_calls += self._reader.read_calls - calls_before
         self.app_bytes += bytes_read
         return bytes_read
@@ -268,74 +294,57 @@ class StreamedReader(Reader):
         self._reader.close()
 
     def _seek(self, offset: int, size_bytes: int) -> None:
-        """Prepare for a read that is not sequential: reposition the stream, or switch to reading by an index."""
-        if not self._begin <= offset <= self._end:
-            self._begin = self._end = offset
-        elif not self._by_index:
-            return
-        self._by_index = size_bytes < self._calls.min_stream_bytes
-        if self._by_index:
+        """Prepare a read that is not sequential: choose the library's calls, or those of a script with an index."""
+        is_buffered = self._start <= offset <= self._end
+        if is_buffered and not self._looks_up:
+            return  # the stream continues from the buffer
+        if not is_buffered:
+            self._start = self._end = offset
+        self._looks_up = size_bytes < self._calls.min_stream_bytes
+        if self._looks_up:
             missing_bytes = offset + size_bytes - self._end
+            # The script reads the header first, unless that is in the buffer
             sizes = (missing_bytes,) if self._end > offset else (HEAD_BYTES, missing_bytes - HEAD_BYTES)
-            self._plan_calls(python_calls(sizes, self._reader.block_bytes))
+            self._later_sizes = python_calls(sizes, self._reader.block_bytes)
         else:
-            self._plan_calls(self._calls.sizes(self._reader.block_bytes))
-
-    def _plan_calls(self, sizes: Iterator[int]) -> None:
-        """Set the sizes of the next calls, in bytes; calls after these request as many bytes as the buffer has."""
-        self._later_sizes = sizes
-        self._next_size = next(sizes, 0)
+            self._later_sizes = self._calls.sizes(self._reader.block_bytes)
+        self._next_size = next(self._later_sizes, 0)
 
     def _copy(self, out: memoryview, offset: int) -> int:
-        """Copy bytes of the piece from file offset `offset` on to `out`; return how many."""
-        start = offset - self._begin
+        """Copy the buffer's bytes from file offset `offset` on to `out`; return how many."""
+        start = offset - self._start
         size = min(len(out), self._end - offset)
         if size:
-            out[:size] = self._piece[start : start + size]
+            out[:size] = self._buffer[start : start + size]
         return size
 
-    def _read_next(self, out: memoryview) -> int:
-        """Make as many of the next calls as fit into `out`, but at least one; return the number of bytes in `out`."""
+    def _fill_buffer(self, size: int) -> None:
+        """Replace the contents of the buffer by the next call, which requests `size` bytes."""
         offset = self._end
-        size = self._next_size or max(1, len(out))
-        if size <= min(len(out), self.size_bytes - offset):
-            return self._read_several(out)
         self._next_size = next(self._later_sizes, 0)
-        if len(self._piece) < size:
-            self._piece = memoryview(bytearray(size))
-        bytes_read = self._reader.read_into(self._piece[:size], offset)
+        if len(self._buffer) < size:
+            self._buffer = memoryview(bytearray(size))
+        bytes_read = self._reader.read_into(self._buffer[:size], offset)
         if bytes_read < min(size, self.size_bytes - offset):
             self.size_bytes = offset + bytes_read  # the file is shorter than it was when it was opened
         elif bytes_read < size and self._calls.retries_short_reads:
-            self._reader.read_into(self._piece[bytes_read:size], offset + bytes_read)
-        self._begin, self._end = offset, offset + bytes_read
-        return self._copy(out, offset)
+            self._reader.read_into(self._buffer[bytes_read:size], offset + bytes_read)
+        self._start = offset
+        self._end = offset + bytes_read
 
-    def _read_several(self, out: memoryview) -> int:
+    def _read_directly(self, out: memoryview) -> int:
         """Make all calls that fit into `out` and end within the file, by one `read_stretches`, to save CPU time."""
-        begin = offset = self._end
-        end = min(begin + len(out), self.size_bytes)
-        size, sizes = self._next_size or len(out), self._later_sizes
+        start = offset = self._end
+        end = min(start + len(out), self.size_bytes)
+        size = self._next_size or len(out)
         ranges = []
         while size and offset + size <= end:
             ranges.append((offset, size))
             offset += size
-            size = next(sizes, 0)
+            size = next(self._later_sizes, 0)
         self._next_size = size
-        bytes_read = self._reader.read_stretches(ranges, out[: offset - begin])
-        self._begin = self._end = begin + bytes_read
-        if bytes_read < offset - begin:
+        bytes_read = self._reader.read_stretches(ranges, out[: offset - start])
+        self._start = self._end = start + bytes_read
+        if bytes_read < offset - start:
             self.size_bytes = self._end  # the file is shorter than it was when it was opened
         return bytes_read
-
-
-def locate_records(
-    file_format: base.RecordFormat, layout: Layout, storage: StorageBase
-) -> tuple[int, dict[str, base.Offsets]]:
-    """Read each file or its index; return the bytes of the largest record, and offsets by path. Raises DatasetError."""
-    from datagen.thread_pool import map_in_threads  # here, because the workers of a training need no thread pool
-
-    reader = RecordReader(ReadSettings(storage, layout), file_format, {})
-    by_file = map_in_threads(reader.locate_records, range(layout.num_files))
-    offsets_by_path = {layout.path(file): offsets for file, (_, offsets) in enumerate(by_file) if offsets is not None}
-    return max(largest for largest, _ in by_file), offsets_by_path

@@ -1,8 +1,8 @@
-"""Opening untrusted files, only if they are regular, and reading them, only up to a maximum size.
+"""Opens untrusted files only if they are regular, and reads them only up to a maximum size.
 
 Opening a pipe would wait for a writer, and reading a device might never end. Errors are OSError with a message of ours,
-to which callers add what they wanted to read. `open_descriptor` alone opens anything. Besides, there are
-`check_local` and `existing_folder`, for paths that need not exist, and `open_standard_streams`, for a new process.
+to which callers add what they wanted to read. Only `open_descriptor` opens anything. `check_local` and
+`existing_folder` are for paths that need not exist, `open_standard_streams` is for a new process.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def open_regular(path: str) -> int:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # of a socket, or of a device without a driver
+        if error.errno == errno.ENXIO:  # the path is a socket, or a device without a driver
             check_regular(path, os.stat(path).st_mode)
         raise
     try:
@@ -64,7 +64,7 @@ def open_regular(path: str) -> int:
 
 
 def read_regular(path: str, most_bytes: int = MOST_COLLECTED_BYTES) -> bytes:
-    """Return the bytes of a regular file of at most `most_bytes`; raises OSError."""
+    """Return the bytes of a regular file of at most `most_bytes`. Raises OSError."""
     with open(open_regular(path), "rb") as file:
         size_bytes = os.fstat(file.fileno()).st_size
         check_size(path, size_bytes, most_bytes)

@@ -1,4 +1,4 @@
-"""Finding the files of a split by their names, and comparing their sizes with the expected ones.
+"""Finds the files of a split by their names, and compares their sizes with the expected ones.
 
 dlemu and DLIO name files by a pattern, PREFIX_I_of_N.EXTENSION, in sub-folder I % number of sub-folders.
 """
@@ -14,30 +14,30 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from datagen import registry
 from datagen.errors import DatasetError, UserError, no_such_file
+from datagen.formats.format_base import Sizes
 from datagen.layout import Layout, endings_of
 from datagen.storage.storage_base import Listed, StorageBase
 
 SHOWN_NAMES = 3  # maximum names in a message
-SIZE_CHECKS = 4096  # maximum files whose size is looked up; the others are assumed to have the computed size
+SIZE_CHECKS = 4096  # maximum files whose size is compared; the others are assumed to have the computed size
 
 
 @functools.cache  # called for each name in a folder
 def format_of_ending(ending: str) -> str:
-    """Return the format whose files have this extension (`endings_of`); '' if none has."""
+    """Return the format whose files have this extension (`endings_of`); '' if there is none."""
     return next((name for name in registry.names("datagen.formats") if ending in endings_of(name)), "")
 
 
 def files_below(
     folder: str, storage: StorageBase, levels: int, prefix: str = "", *, refuse_deeper: bool = False
 ) -> dict[str, int | None]:
-    """Return the files at most `levels` folders down, as path below `folder` -> size (None: not in the listing).
+    """Return the sizes of the files at most `levels` folders down, by path below `folder`; None if not in the listing.
 
-    Hidden names are skipped; a missing folder counts as empty; `prefix` is for the recursion. Raises OSError and, with
-    `refuse_deeper`, UserError if folders nest deeper, because a link may lead back up.
+    Hidden names are skipped, and a missing folder counts as empty. `prefix` is for the recursion. Raises OSError and,
+    with `refuse_deeper`, UserError if folders nest deeper, because a link may lead back up.
     """
     sizes: dict[str, int | None] = {}
     subfolders: list[str] = []
@@ -59,14 +59,15 @@ def files_below(
 def find_files(
     expected: Layout, endings: Collection[str], storage: StorageBase, command_hint: Callable[[], str]
 ) -> tuple[Layout, list[str]]:
-    """Return the layout of as many files as expected, by their names, and notes for the user.
+    """Find as many files as expected; return their layout, and notes for the user.
 
     Files have one of the extensions `endings`, in upper or lower case, and are at most one folder down, but not in
     `valid/`, the other split. If names follow the pattern, for any N, the layout computes them; else it lists them in
-    order. `command_hint` returns the command that makes the dataset. Raises OSError; DatasetError: files are missing.
+    order. `command_hint` returns the command that makes the dataset. Raises OSError; DatasetError if files are missing.
     """
     requested = expected.num_files
-    layout, count = expected, _count_by_pattern(expected, storage)
+    layout = expected
+    count = _count_by_pattern(expected, storage)
     if count is None:  # not all files have names of the expected pattern
         all_paths = [path for path in files_below(expected.folder, storage, 1) if not path.startswith("valid/")]
         suffixes = tuple(f".{ending}" for ending in endings)
@@ -84,7 +85,7 @@ def find_files(
 def _list_names(
     expected: Layout, paths: Collection[str], by_pattern: Layout | None, command_hint: Callable[[], str]
 ) -> tuple[Layout, list[str]]:
-    """Return a layout that lists names in order, and a note. Raises DatasetError: too few, or the pattern has gaps."""
+    """Return a layout that lists names, and a note. Raises DatasetError for too few files, or gaps in the pattern."""
     count, requested, folder = len(paths), expected.num_files, expected.folder
     problem = f"{folder} holds {count} {expected.extension} file{'s' if count != 1 else ''}, {requested} requested"
     base_names = set(map(os.path.basename, paths))
@@ -106,7 +107,7 @@ def _list_names(
 
 
 def _count_by_pattern(layout: Layout, storage: StorageBase) -> int | None:
-    """Return how many files have names of the layout; None if one of the files in use is missing. Raises OSError."""
+    """Return how many files are named as in the layout; None if one of the files in use is missing. Raises OSError."""
     if layout.named_files < layout.num_files:
         return None
     folders = layout.folders()
@@ -124,13 +125,15 @@ def _count_by_pattern(layout: Layout, storage: StorageBase) -> int | None:
 
 
 def _layout_by_pattern(paths: Collection[str], expected: Layout) -> Layout | None:
-    """Return the layout of the expected prefix and N if any of the names has them, otherwise of the only pattern.
+    """Return the layout for the pattern of these names: the expected one if any has it, else the only one.
 
-    None if there are no or several other patterns, or if N is below the number of files requested.
+    A pattern is a prefix and N. Return None without a pattern, with several others, or if N is below `num_files`.
     """
-    pattern = re.compile(rf"(?:.*/)?(.+)_\d+_of_(\d+)\.{re.escape(expected.extension)}")
-    patterns = {(match[1], int(match[2])) for match in map(pattern.fullmatch, paths) if match}
-    patterns = patterns & {(expected.file_prefix, expected.named_files)} or patterns
+    match_name = re.compile(rf"(?:.*/)?(.+)_\d+_of_(\d+)\.{re.escape(expected.extension)}").fullmatch
+    patterns = {(match[1], int(match[2])) for match in map(match_name, paths) if match}
+    expected_pattern = expected.file_prefix, expected.named_files
+    if expected_pattern in patterns:
+        patterns = {expected_pattern}
     if len(patterns) != 1:
         return None
     prefix, named_files = patterns.pop()
@@ -142,7 +145,7 @@ def _layout_by_pattern(paths: Collection[str], expected: Layout) -> Layout | Non
 
 def _wrong_files_message(expected: Layout, paths: list[str]) -> str:
     """Return the message for a folder without files of the format: which files it holds, and how to read them."""
-    ((extension, count),) = Counter(os.path.splitext(path)[1] or path for path in paths).most_common(1)
+    extension, count = Counter(os.path.splitext(path)[1] or path for path in paths).most_common(1)[0]
     format_name = format_of_ending(extension.lstrip(".").lower())
     advice = f"dataset.format={format_name}" if format_name else "dataset.source=folder to read files of your own"
     return (
@@ -151,8 +154,8 @@ def _wrong_files_message(expected: Layout, paths: list[str]) -> str:
     )
 
 
-def wrong_sizes(path_of: Callable[[int], str], sizes: NDArray[np.int64], storage: StorageBase) -> tuple[int, list[str]]:
-    """Compare at most `SIZE_CHECKS` files with `sizes`; return how many, and a message per mismatch. Raises OSError."""
+def wrong_sizes(path_of: Callable[[int], str], sizes: Sizes, storage: StorageBase) -> tuple[int, list[str]]:
+    """Compare at most `SIZE_CHECKS` files with `sizes`; return how many, and messages on wrong ones. Raises OSError."""
     count = min(len(sizes), SIZE_CHECKS)
     random = np.random.default_rng(1)  # a fixed seed, so that every inspection checks the same files
     files = sorted(random.choice(len(sizes), count, replace=False).tolist()) if count else []
@@ -165,10 +168,8 @@ def wrong_sizes(path_of: Callable[[int], str], sizes: NDArray[np.int64], storage
     return count, mismatches
 
 
-def sizes_on_disk(
-    layout: Layout, storage: StorageBase, listing: Mapping[str, int | None] | None = None
-) -> NDArray[np.int64]:
-    """Return the size of every file in use, from the listing (`files_below`) or else by request. Raises OSError."""
+def sizes_on_disk(layout: Layout, storage: StorageBase, listing: Mapping[str, int | None] | None = None) -> Sizes:
+    """Return the size of every file in use, from `listing` (`files_below`) or else looked up. Raises OSError."""
     if listing is None:  # one request to an object store lists 1000 sizes, or looks up one
         listing = files_below(layout.folder, storage, 1) if storage.is_remote else {}
     names = [layout.name(file) for file in range(layout.num_files)]

@@ -1,7 +1,14 @@
 """Settings as trees of frozen dataclasses, built from plain mappings (parsed YAML or JSON), with all problems listed.
 
 Fields declare ranges and units of numbers: `Annotated[int, at_least(1), Unit("samples")] = 4`. msgspec checks each
-value; this module walks the tree, so that each problem names its path, and an unknown key the most similar known one.
+value. This module walks the tree, so that each problem names its path, and an unknown key the most similar known one.
+
+A dataclass of settings may define these hooks:
+
+- `from_value(value, where)`, a classmethod, builds it from any value, such as a number;
+- `problems(where)`, a method, yields a message for each contradiction between its values;
+- `BY_USERS = False` keeps its keys out of suggestions;
+- `SYNONYMS`, in the root, maps keys of other tools to what messages suggest instead.
 """
 
 from __future__ import annotations
@@ -20,10 +27,11 @@ from msgspec import Meta
 from datagen.errors import UserError
 
 T = TypeVar("T")
-
 MAX_COUNT, MAX_BYTES = 10**9, 1 << 60
 """Larger than any run needs, yet small enough that sums of nanoseconds and bytes fit in 64 bits."""
 MAX_PLANNED = 10**12  # maximum of products of settings, such as the steps of all epochs
+_AMBIGUOUS_KEYS = "compression", "compression_level", "content", "enabled", "folder", "format", "mode", "type", "verify"
+"""Keys that several sections have, with different meanings: no other section is suggested for a misplaced one."""
 
 
 class Unit(str):
@@ -42,24 +50,20 @@ def at_least(minimum: float, maximum: float = MAX_COUNT) -> Meta:
 def build(cls: type[T], mapping: Mapping[str, object], where: str = "") -> T:
     """Build a dataclass from a mapping whose keys are its field names; `where` is the section's name for messages.
 
-    Fields may be whatever msgspec converts, dataclasses, and dicts and tuples of these; 1.0 is accepted for an int. A
-    dataclass with a classmethod `from_value(value, where)` is built by that instead. Raises UserError that lists every
-    unknown key (with the most similar known one), missing key and value of a wrong type or out of range.
+    Fields may be whatever msgspec converts, dataclasses, and dicts and tuples of these; 1.0 is accepted for an int.
+    Raises UserError that lists all unknown keys, missing keys, and values of a wrong type or out of range.
     """
     builder = _Builder(cls, where)
     result = builder.value(cls, mapping, where)
-    refuse(builder.problems)
+    refuse(builder.messages)
     return cast(T, result)
 
 
 def problems(value: Any, where: str = "") -> Iterator[str]:
-    """Yield a message for each wrong value in a tree of dataclasses; `where` is the key of the root.
-
-    A dataclass may have a method `problems(where)` that checks combinations of values.
-    """
+    """Yield a message for each wrong value in a tree of dataclasses; `where` is the key of the root."""
     builder = _Builder(type(value), where)
     builder.value(type(value), value, where)
-    yield from builder.problems
+    yield from builder.messages
 
 
 def refuse(problems: Iterable[str]) -> None:
@@ -72,56 +76,57 @@ def refuse(problems: Iterable[str]) -> None:
 
 
 class _Builder:
-    """Builds one tree and collects its problems. The root's type tells to which section a misplaced key belongs."""
+    """Builds one tree, with a message for each problem. The root tells to which section a misplaced key belongs."""
 
     def __init__(self, root: Any, where: str) -> None:
-        self.problems: list[str] = []
+        self.messages: list[str] = []
         self._root = root
         self._where = where
 
     def section(self, cls: Any, items: Mapping[str, object], where: str) -> Any:
         """Return an instance of a dataclass; None once the tree has a problem, because it will not be used then."""
         hints = _hints(cls)
-        self.problems += [self._unknown_key(cls, str(key), where) for key in items if key not in hints]
+        self.messages += [self._unknown_key(cls, str(key), where) for key in items if key not in hints]
         values = {key: self.value(hint, items[key], _join(where, key)) for key, hint in hints.items() if key in items}
         for field in fields(cls):
             is_required = field.init and field.default is MISSING and field.default_factory is MISSING
             if is_required and field.name not in values:
-                self.problems.append(f"{_join(where, field.name)} is missing")
-        return None if self.problems else cls(**values)
+                self.messages.append(f"{_join(where, field.name)} is missing")
+        return None if self.messages else cls(**values)
 
     def value(self, hint: Any, value: Any, where: str) -> Any:
-        """Return a value converted to its type hint; None if it is wrong, after adding the problem."""
+        """Return a value converted to its type hint; if it is wrong, add a message and return None."""
         if hasattr(hint, "from_value"):
             try:
                 return hint.from_value(value, where)
             except UserError as error:
-                self.problems.append(str(error))
+                self.messages.append(str(error))
                 return None
-        bare = hint.__origin__ if get_origin(hint) is Annotated else hint
-        origin = get_origin(bare)
+        bare_hint = hint.__origin__ if get_origin(hint) is Annotated else hint
+        container = get_origin(bare_hint)
         if is_dataclass(hint) and isinstance(hint, type):
             if isinstance(value, hint):
                 section = self.section(hint, vars(value), where)
-                self.problems += value.problems(where) if hasattr(value, "problems") else ()
+                if hasattr(value, "problems"):
+                    self.messages += value.problems(where)
                 return section
             if isinstance(value, Mapping | None):
                 return self.section(hint, value or {}, where)
-        elif origin is dict and isinstance(value, Mapping | None):
-            item_hint = get_args(bare)[1]
+        elif container is dict and isinstance(value, Mapping | None):
+            item_hint = get_args(bare_hint)[1]
             items = {str(key): item for key, item in (value or {}).items()}
             return {key: self.value(item_hint, item, _join(where, key)) for key, item in items.items()}
-        elif origin is tuple and isinstance(value, list | tuple):
-            item_hint = get_args(bare)[0]
+        elif container is tuple and isinstance(value, list | tuple):
+            item_hint = get_args(bare_hint)[0]
             return tuple(self.value(item_hint, item, f"{where}[{index}]") for index, item in enumerate(value))
-        return self._leaf(hint, value, where)
+        return self._scalar(hint, value, where)
 
-    def _leaf(self, hint: Any, value: Any, where: str) -> Any:
-        """Do as `value`, for a value without sections or items of its own."""
+    def _scalar(self, hint: Any, value: Any, where: str) -> Any:
+        """Return a number, string or the like as `value` does; any other value here has a wrong type."""
         try:
             converted = _convert(hint, value)
         except msgspec.ValidationError as error:
-            wanted = re.sub(r"^Expected |`|, got .*| - at .*", "", str(error))
+            wanted = re.sub(r"^Expected |`|, got .*| - at .*", "", str(error))  # "Expected `int`, got `str`" -> "int"
         else:
             if converted == 0 and ALL_OR_SOME in getattr(hint, "__metadata__", ()):
                 wanted = "1 or more, or -1"
@@ -134,7 +139,7 @@ class _Builder:
             near = difflib.get_close_matches(str(value), options, 1)
             wanted = f"one of {', '.join(options)}" + (f" (did you mean {near[0]}?)" if near else "")
         actual = "empty" if value is None else repr(value)
-        self.problems.append(f"{where or 'the settings'} is {actual}: wanted {wanted}")
+        self.messages.append(f"{where or 'the settings'} is {actual}: wanted {wanted}")
         return None
 
     def _unknown_key(self, cls: Any, key: str, where: str) -> str:
@@ -143,30 +148,27 @@ class _Builder:
         synonyms = getattr(self._root, "SYNONYMS", {})
         if path in synonyms:
             return f"unknown key {path}: did you mean {synonyms[path]}?"
-        in_section = {name: [_join(where, name)] for name in _hints(cls)}  # key -> paths
+        in_section = {name: [_join(where, name)] for name in _hints(cls)}  # paths by key
         anywhere: dict[str, list[str]] = {}
         for known_path in _paths(self._root, self._where):
             name = known_path.rpartition(".")[2]
             if not where or name not in _AMBIGUOUS_KEYS:
                 anywhere.setdefault(name, []).append(known_path)
-        for paths, cutoff in ((in_section, 0.74), (anywhere, 0.8)):
+        for paths, min_similarity in ((in_section, 0.74), (anywhere, 0.8)):
             if key in paths:
                 return f"unknown key {path}: it belongs at {' or '.join(paths[key])}"
-            if near := [known for name in _similar(key, paths, cutoff) for known in paths[name]]:
-                return f"unknown key {path}: did you mean {' or '.join(near)}?"
+            suggestions = [known for name in _similar(key, paths, min_similarity) for known in paths[name]]
+            if suggestions:
+                return f"unknown key {path}: did you mean {' or '.join(suggestions)}?"
         return f"unknown key {path}: {where or 'the top level'} has {', '.join(_hints(cls))}"
 
 
-def _similar(key: str, names: Iterable[str], cutoff: float) -> list[str]:
+def _similar(key: str, names: Iterable[str], min_similarity: float) -> list[str]:
     """Return names that a mistyped key may stand for: spelled almost alike, else with all its words, else similar."""
-    near = difflib.get_close_matches(key, names, 1, 0.9)
-    if not near and len(key) > 4:
-        near = [name for name in names if {*key.split("_")} <= {*name.split("_")}]
-    return near if 1 <= len(near) <= 3 else difflib.get_close_matches(key, names, 1, cutoff)
-
-
-_AMBIGUOUS_KEYS = "compression", "compression_level", "content", "enabled", "folder", "format", "mode", "type", "verify"
-"""Keys that several sections have, with different meanings: no other section is suggested for a misplaced one."""
+    similar = difflib.get_close_matches(key, names, 1, 0.9)
+    if not similar and len(key) > 4:
+        similar = [name for name in names if {*key.split("_")} <= {*name.split("_")}]  # num_eval -> num_files_eval
+    return similar if 1 <= len(similar) <= 3 else difflib.get_close_matches(key, names, 1, min_similarity)
 
 
 def _convert(hint: Any, value: Any) -> Any:

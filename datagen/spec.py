@@ -24,6 +24,9 @@ Decode = Literal["none", "full"]
 EngineName = Literal["matched", "fast", "library"]
 
 BLOCK_BYTES = 4096  # every block of the payload is unique and names its file and offset (`datagen.content`)
+MAX_RECORD_BYTES = 1 << 50
+MAX_DATASET_BYTES = 1 << 62
+"""Both are larger than any dataset, yet small enough that offsets and sums of sizes fit in 64 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +69,6 @@ class ParquetSpec:
     """Columns of the table; if empty, it has one, `data`, of `record_length_bytes`."""
     row_group_size: Annotated[int, at_least(1)] = 1024
     """Rows in each row group; row groups are read whole."""
-
-
-MAX_RECORD_BYTES = 1 << 50
-MAX_DATASET_BYTES = 1 << 62
-"""Both are larger than any dataset, yet small enough that offsets and sums of sizes fit in 64 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,11 +139,12 @@ class DatasetSpec:
     def problems(self, where: str) -> Iterator[str]:
         """Yield contradictions between settings of section `where`; `settings.problems` checks each setting alone."""
         quantile_sizes = self.record_length_bytes_quantiles
-        size_settings = ["record_dims", "record_length_bytes_stdev", "record_length_bytes_quantiles"]
-        keys = [f"{where}.{name}" for name in size_settings if getattr(self, name)]
-        keys += [f"{where}.parquet.columns"] if quantile_sizes and self.parquet.columns else []
-        if len(keys) > 1:
-            yield f"{' and '.join(keys)} are given, and each sets the size of records: leave all but one out"
+        size_settings = ("record_dims", "record_length_bytes_stdev", "record_length_bytes_quantiles")
+        size_keys = [f"{where}.{name}" for name in size_settings if getattr(self, name)]
+        if quantile_sizes and self.parquet.columns:
+            size_keys.append(f"{where}.parquet.columns")
+        if len(size_keys) > 1:
+            yield f"{' and '.join(size_keys)} are given, and each sets the size of records: leave all but one out"
         if quantile_sizes:
             key = f"{where}.record_length_bytes_quantiles"
             yield from quantiles.problems(quantile_sizes, self.record_length_bytes, key, f"{where}.record_length_bytes")
@@ -157,14 +156,14 @@ class DatasetSpec:
             return  # the other checks need the bytes of an element
         elements = math.prod(self.record_dims) if self.record_dims else self.record_length_bytes
         samples = (self.num_files_train + self.num_files_eval) * self.num_samples_per_file
-        with contextlib.suppress(OverflowError):  # of numbers out of range, which have a message already
+        with contextlib.suppress(OverflowError):  # numbers so large are out of range, which has a message already
             total_bytes = samples * elements * self.element_bytes
             if total_bytes > MAX_DATASET_BYTES:
                 product = f"{where}: files, samples per file and record size multiply to {total_bytes:.3g} bytes"
                 yield f"{product}: wanted at most {MAX_DATASET_BYTES:.3g}"
         from datagen import registry  # here, because formats import this module
 
-        # Opening an unknown format raises an error that lists the known ones
+        # An unknown format is not reported here: opening it raises an error that lists the known ones
         if self.format in registry.names("datagen.formats"):
             yield from registry.find("datagen.formats", self.format, "Format")().unfit(self)
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 T = TypeVar("T")
+Worker = Callable[[int], None]  # processes the file with this number
+OnProgress = Callable[["Progress"], None]
 PROGRESS_SECONDS = 0.25  # interval of progress reports
 
 
@@ -33,16 +35,16 @@ class Tally:
     """Counts the work done, and tells threads to stop; shared by all threads."""
 
     total_files: int
-    total_bytes: int  # of the files if `exact`, else of their samples, before encoding
+    total_bytes: int  # of all files; an estimate from the mean sample size unless `exact`
     exact: bool = field(kw_only=True)
     files: int = 0
     bytes: int = 0
-    stopping: bool = False  # set it to stop every worker at its next `add`
+    stopping: bool = False  # once set, every worker stops at its next `add`
     lock: threading.Lock = field(default_factory=threading.Lock)
     started: float = field(default_factory=time.monotonic)
 
     def add(self, size_bytes: int = 0, *, files: int = 0) -> None:
-        """Count work done; raises StoppedError once it is `stopping`."""
+        """Count work done. Raises StoppedError once `stopping` is set."""
         if self.stopping:
             raise StoppedError
         with self.lock:
@@ -57,16 +59,11 @@ class Tally:
 
 
 def run(
-    make_worker: Callable[[], Callable[[int], None]],
-    numbers: Iterable[int],
-    tally: Tally,
-    threads: int,
-    progress: Callable[[Progress], None] | None,
+    make_worker: Callable[[], Worker], numbers: Iterable[int], tally: Tally, threads: int, progress: OnProgress | None
 ) -> None:
-    """Call one of `threads` workers with each of the numbers; each worker is made in its own thread.
+    """Call one of `threads` workers with each of the numbers; `make_worker` is called in the thread of each worker.
 
-    `progress` is called in the caller's thread, periodically and at the end. Raises the first exception of a worker, or
-    KeyboardInterrupt, after all workers have stopped.
+    `progress` is called in the caller's thread. Raises the first exception or KeyboardInterrupt once all have stopped.
     """
     source = iter(numbers)
     lock = threading.Lock()
@@ -92,7 +89,7 @@ def run(
                     progress(tally.progress())
         finally:
             tally.stopping = True
-    for future in futures:  # a worker that was stopped because of another's failure has raised StoppedError
+    for future in futures:  # a worker that another's failure stopped has raised StoppedError
         failure = future.exception()
         if failure is not None and not isinstance(failure, StoppedError):
             raise failure
@@ -109,5 +106,5 @@ def map_in_threads(function: Callable[[int], T], numbers: Sequence[int]) -> list
         tally.add(files=1)
         results[index] = function(numbers[index])
 
-    run(lambda: work, range(len(numbers)), tally, min(16, len(numbers)) or 1, None)
+    run(lambda: work, range(len(numbers)), tally, max(1, min(16, len(numbers))), None)
     return [results[index] for index in range(len(numbers))]

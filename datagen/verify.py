@@ -1,9 +1,8 @@
-"""Verifies a dataset: compares every byte of every file with the content generated again."""
+"""Verifies a dataset: generates every file again, and compares each byte with the file on storage."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,7 +17,7 @@ from datagen.registry import is_built_in
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.null import NullWriter
 from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, StorageSpec, open_storage
-from datagen.thread_pool import Progress, Tally
+from datagen.thread_pool import OnProgress, Tally, Worker
 
 
 @dataclass(frozen=True)
@@ -36,12 +35,11 @@ def verify(
     rank: int = 0,
     ranks: int = 1,
     threads: int = 1,
-    progress: Callable[[Progress], None] | None = None,
+    progress: OnProgress | None = None,
 ) -> list[Damage]:
     """Compare the files i with i % ranks == rank with their content generated again.
 
-    Returns the damage, sorted by path; an empty list means that every byte is right. Raises DatasetError: there is no
-    manifest, so that the expected content is unknown.
+    Returns the damage, sorted by path. Raises DatasetError if the manifest is missing, or names a module not in `spec`.
     """
     backend = open_storage(storage.buffered)
     existing = manifest.read(spec.data_folder, backend)
@@ -61,7 +59,7 @@ def verify(
     tally = Tally(len(share), files.total_bytes(rank, ranks), exact=files.exact)
     checker = _Checker(files, backend, tally)
     thread_pool.run(checker.worker, share, tally, threads, progress)
-    return sorted(checker.findings, key=lambda finding: finding.path)
+    return sorted(checker.damage, key=lambda damage: damage.path)
 
 
 @dataclass
@@ -69,10 +67,10 @@ class _Checker:
     files: Files
     storage: StorageBase
     tally: Tally
-    findings: list[Damage] = field(default_factory=list)
+    damage: list[Damage] = field(default_factory=list)
 
-    def worker(self) -> Callable[[int], None]:
-        """Return a function that checks one file, with buffers of its own; each thread calls this once."""
+    def worker(self) -> Worker:
+        """Return a function that checks a data file and its side files. Each thread has one, with its own buffers."""
         generated, stored = AlignedBuffer(), AlignedBuffer()
 
         def check(running_index: int) -> None:
@@ -83,25 +81,26 @@ class _Checker:
                 except DatasetError as error:
                     message = str(error)
                 if message:
-                    self.findings.append(Damage(output.path, message))
+                    self.damage.append(Damage(output.path, message))
             self.tally.add(files=1)
 
         return check
 
     def _compare(self, running_index: int, output: OutputFile, generated: AlignedBuffer, stored: AlignedBuffer) -> str:
-        """Generate the file again, into a writer that compares instead of writing; return the difference, or ''."""
+        """Generate the file again, into a writer that compares instead of writing; return what differs, or ''."""
         if next(iter(self.storage.sizes([output.path]))) is None:
             return "there is no such file"
         with contextlib.closing(self.storage.open(output.path)) as reader:
-            comparison = _Comparison(reader, stored)
-            comparison.on_advance = self.tally.add
+            writer = _ComparingWriter(reader, stored)
+            writer.on_advance = self.tally.add
             try:
-                output.write(comparison, generated)
-                offset = min(reader.size_bytes, comparison.position)
-                if reader.size_bytes == comparison.position:
-                    return ""
+                output.write(writer, generated)
             except _DifferenceError as difference:
                 (offset,) = difference.args
+            else:
+                if reader.size_bytes == writer.position:
+                    return ""
+                offset = min(reader.size_bytes, writer.position)
             message = self._explain(running_index, output, reader, offset)
         if self.files.spec.compression != "none":
             message += "; the version of the library that compresses decides on its bytes, too"
@@ -112,9 +111,9 @@ class _Checker:
         content = self.files.content
         if not output.exact or output.size_bytes == reader.size_bytes:
             message = f"it differs from what was generated, at offset {offset}"
-            if not output.is_side:
-                words = explain(*_around(reader, offset), content, running_index)
-                message += f": {words}, not of file {running_index}"
+            if output.path == output.data_path:
+                explanation = explain(*_around(reader, offset), content, running_index)
+                message += f": {explanation}, not of file {running_index}"
             return message
         if stamps := find_stamps(_around(reader, 0)[0]):
             stamp_offset, stamp = stamps[0]
@@ -127,7 +126,7 @@ class _DifferenceError(Exception):
     """The file differs from the generated content; the argument is the offset of the first difference."""
 
 
-class _Comparison(NullWriter):
+class _ComparingWriter(NullWriter):
     """A writer that compares the bytes to be written with an existing file. Raises _DifferenceError."""
 
     def __init__(self, reader: Reader, buffer: AlignedBuffer) -> None:

@@ -15,11 +15,11 @@ def main(program: str = "dlemu") -> None:
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     import dlemu.cli
-    from dlemu.cli.outlets import lasting_outlets
+    from dlemu.cli.outlets import unfailing_streams
 
     signal.signal(signal.SIGINT, handler)
     try:
-        with lasting_outlets():
+        with unfailing_streams():
             dlemu.cli.main(program)
     finally:
         gc.freeze()  # skips the collection at exit, which took a seventh of a short command's CPU time

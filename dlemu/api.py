@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 from datagen.errors import UserError
 from datagen.registry import installed_part
 from datagen.regular import open_standard_streams
-from datagen.withheld import check_letters
+from datagen.withheld import check_encoding
 from dlemu.config import load
 from dlemu.config.overrides import given_keys, literal
 from dlemu.config.schema import Workload
@@ -204,7 +204,7 @@ def probe(
     from dlemu.jobs.probe import run
 
     path = os.fspath(target)
-    check_letters([path, folder])
+    check_encoding([path, folder])
     with _forking_call("probe"):
         return run.probe_target(
             path,
@@ -280,8 +280,8 @@ def _source(source: Source, settings: Mapping[str, object]) -> Workload | list[s
 
 
 def _workload(source: Source, settings: Mapping[str, object], config_dir: str | None) -> Workload:
-    workload = _source(source, settings)
-    return workload if isinstance(workload, Workload) else load(workload, config_dir=config_dir)
+    selected = _source(source, settings)
+    return selected if isinstance(selected, Workload) else load(selected, config_dir=config_dir)
 
 
 def overrides_of(source: Source, settings: Mapping[str, object], *, several: bool = False) -> list[str]:
@@ -293,12 +293,12 @@ def overrides_of(source: Source, settings: Mapping[str, object], *, several: boo
         )
     if isinstance(source, str):
         raise UserError(f"{source!r} is a string: wanted a list of overrides, as in [{source!r}], or keywords")
-    words = [] if isinstance(source, Mapping) else list(source)
+    overrides = [] if isinstance(source, Mapping) else list(source)
     values = {**source, **settings} if isinstance(source, Mapping) else settings
     for key, value in values.items():
         choices: Sequence[object] = value if several and isinstance(value, (list, tuple, range)) else [value]
-        words.append(f"{key}=" + ",".join(map(_value_text, choices)))
-    return words
+        overrides.append(f"{key}=" + ",".join(map(_value_text, choices)))
+    return overrides
 
 
 def _value_text(value: object) -> str:
@@ -319,13 +319,13 @@ def _run(
     """Run a job on ranks of this host, and return its measured run, of the type that its kind declares."""
     from dlemu.dlio.export import export_beside
     from dlemu.report.progress import log_writer
-    from dlemu.runner.job import JobRequest, run_alone
+    from dlemu.runner.job import JobRequest, run_job
 
     allow_any = (lambda *_: None) if make else None
     request = JobRequest(load=lambda: workload, allow_making=allow_any, size_is_given=size_is_given, keeps_run=True)
     with _forking_call(command, starts_ranks=True), _EventRelay(on_progress or ignore) as relay:
         on_event = to_all(relay, export_beside, log_writer(f"dlemu.{command}(...)"))
-        result = run_alone(request, on_event, kind_of_command(command).load_job().job, relay.drain)
+        result = run_job(request, on_event, kind_of_command(command).load_job().job, relay.drain)
     assert result is not None  # this process leads the ranks, and the job does more than generate data
     return result.run
 
@@ -338,13 +338,13 @@ def _make(workload: Workload, on_progress: Callable[[Event], None] | None, *, fs
 
     with _forking_call("datagen", starts_ranks=True), _EventRelay(on_progress or ignore) as relay:
         request = JobRequest(load=lambda: workload)
-        made = datasets.make(request, relay, caution=why_too_small, fsync=fsync, on_look=relay.drain)
+        made = datasets.run_datagen(request, relay, warning_for=why_too_small, fsync=fsync, on_tick=relay.drain)
     assert made is not None  # this process leads the ranks
     return made
 
 
 class _EventRelay:
-    """Calls `on_event` with each event in the calling process, to which rank 0, a fork of it, sends its events."""
+    """Delivers events to `on_event` in the calling process; rank 0, a fork of this process, sends them by a socket."""
 
     def __init__(self, on_event: OnEvent) -> None:
         self._on_event, self._pid = on_event, os.getpid()

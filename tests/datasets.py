@@ -1,4 +1,4 @@
-"""Small datasets, and a small disk to put them on."""
+"""Makes small datasets, and a small disk for them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_dataset(folder: Path, **settings: Any) -> DatasetSpec:
 
 
 def make_files(spec: DatasetSpec, storage: StorageSpec = FOLDERS, **how: Any) -> DatasetSpec:
-    """Make a dataset from start to end; `how` are keywords of `generate`."""
+    """Make a complete dataset; `how` are keyword arguments of `generate`."""
     prepare(spec, storage)
     generate(spec, storage, **how)
     assert finish(spec, storage).complete
@@ -37,21 +37,21 @@ def make_files(spec: DatasetSpec, storage: StorageSpec = FOLDERS, **how: Any) ->
 
 
 def formats_with_files() -> list[str]:
-    """Return the formats whose samples lie in files."""
+    """Return the names of the formats whose samples are in files."""
     return [name for name in registry.names("datagen.formats") if not isinstance(format_named(name), UnreadFormat)]
 
 
 def format_named(name: str) -> FormatBase:
-    made: FormatBase = registry.find("datagen.formats", name, "Format")()
-    return made
+    format_: FormatBase = registry.find("datagen.formats", name, "Format")()
+    return format_
 
 
 @contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """Mount a tmpfs of such a size, as in `mount -o size=64k`, on a folder; skip the test where that fails."""
+    """Mount a tmpfs of a size, such as 64k, on a folder; skip the test if that fails."""
     folder.mkdir(exist_ok=True)
-    mounting = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
-    if subprocess.run(mounting, capture_output=True).returncode:
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
+    if subprocess.run(command, capture_output=True).returncode:
         pytest.skip("mounting a small tmpfs needs root")
     try:
         yield folder

@@ -1,4 +1,4 @@
-"""The commands that stand in the code of the documents, line by line as a reader would type them."""
+"""Finds the commands in the code blocks of the documentation, line by line, as a reader would type them."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ PARTS = ROOT.glob("dlemu/contrib/*/docs/*.md")
 PAGES = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *PARTS))
 WITH_COMMANDS = [page for page in PAGES if page != "CHANGELOG.md" and Path(page).name not in MADE]
 SHELLS = ("", "bash", "console", "sh")
-"""Languages of fences that hold commands; output and other languages name theirs."""
+"""Languages of the fenced blocks that hold commands."""
 
 
 def blocks(text: str) -> Iterator[tuple[str, str]]:
     """Yield the language and the content of each fenced block."""
     language: str | None = None
-    inside: list[str] = []
+    content: list[str] = []
     for line in text.splitlines():
         fence = re.match(r"^```(\S*)", line)
         if fence is None:
-            inside.append(line)
+            content.append(line)
         elif language is None:
-            language, inside = fence[1], []
+            language, content = fence[1], []
         else:
-            yield language, "\n".join(inside)
+            yield language, "\n".join(content)
             language = None
     assert language is None, "a fence that is not closed"
 
 
 def lines(page: str) -> Iterator[str]:
-    """Yield each line of a page's shell blocks, continued ones joined, without prompts."""
+    """Yield each command of a page's shell blocks, without its prompt; continued lines are joined."""
     for language, block in blocks((ROOT / page).read_text()):
         if language in SHELLS:
             for line in block.replace("\\\n", " ").splitlines():

@@ -1,6 +1,6 @@
-"""Folders whose calls fail as they are told to: the nth call of a kind, once, by an error, short, or slow.
+"""A storage of folders with one fault: the nth call of a kind fails with an error, is cut short, slow, or hangs.
 
-In one process `plan` sets it; in the ranks and workers of a run the options of the storage do:
+Within a process, `plan` sets the fault. For the ranks and workers of a run, the options of the storage do:
 `storage.storage_type=tests.faulty_storage +storage.storage_options.call=read ...`.
 """
 
@@ -25,7 +25,7 @@ HANG_SECONDS = 1e6
 
 @dataclass
 class Plan:
-    """The `at`th call (from 1) of a kind goes `how`; `calls` counts all of them."""
+    """The fault `how` of the call number `at` (from 1) of a kind; `calls` counts the calls of all kinds."""
 
     call: str = ""
     at: int = 0
@@ -34,10 +34,10 @@ class Plan:
     lock: threading.Lock = field(default_factory=threading.Lock)
     happened: bool = False
     path: str = ""
-    """Of the call that failed."""
+    """Path of the call that had the fault."""
 
     def meet(self, call: str, path: str) -> bool:
-        """Count a call, and fail if it is the one; return whether it is to be cut short."""
+        """Count a call, and raise, wait or hang if it has the fault; return whether to cut it short."""
         with self.lock:
             self.calls[call] += 1
             hit = call == self.call and self.calls[call] == self.at
@@ -58,7 +58,7 @@ _current = Plan()
 
 @contextlib.contextmanager
 def plan(call: str = "", at: int = 0, how: str = "") -> Iterator[Plan]:
-    """Have the calls of every storage of this module go by a plan."""
+    """Give every storage of this module that is made in the block this plan."""
     global _current
     before, _current = _current, Plan(call, at, how)
     try:
@@ -68,7 +68,7 @@ def plan(call: str = "", at: int = 0, how: str = "") -> Iterator[Plan]:
 
 
 class Storage(posix.Storage):
-    """Ordinary files, with the plan's faults; the option `hang` has every size take so many seconds."""
+    """Ordinary files with the plan's fault; with the option `hang`, each size takes so many seconds."""
 
     def __init__(self, spec: StorageSpec = FOLDERS) -> None:
         super().__init__(spec)
@@ -117,7 +117,7 @@ class Storage(posix.Storage):
 
 
 class _Reader(Reader):
-    """A reader whose calls are the plan's."""
+    """A reader with the plan's fault."""
 
     def __init__(self, reader: Reader, plan: Plan, path: str) -> None:
         super().__init__(reader.size_bytes)
@@ -126,18 +126,18 @@ class _Reader(Reader):
     def read_into(self, buffer: memoryview, offset: int) -> int:
         short = self._plan.meet("read", self._path)
         if short and offset >= self.size_bytes:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), self._path)  # less than nothing can't come
-        cut = min(len(buffer), self.size_bytes - offset) // 2
-        got = self._reader.read_into(buffer[:cut] if short else buffer, offset)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), self._path)  # nothing can't be cut short
+        half = min(len(buffer), self.size_bytes - offset) // 2
+        count = self._reader.read_into(buffer[:half] if short else buffer, offset)
         self.read_calls, self.app_bytes = self._reader.read_calls, self._reader.app_bytes
-        return got
+        return count
 
     def close(self) -> None:
         self._reader.close()
 
 
 class _Writer(Writer):
-    """The same of a writer."""
+    """A writer with the plan's fault."""
 
     def __init__(self, writer: Writer, plan: Plan, path: str) -> None:
         self._writer, self._plan, self._path = writer, plan, path

@@ -1,7 +1,7 @@
-"""An S3 server of known speed on loopback: so many bytes a second, so long to the first byte, and faults where asked.
+"""An S3 server on loopback with a known rate, a known latency to the first byte, and faults on demand.
 
-It keeps objects in memory, or makes up a bucket of any number of keys that are only listed. Signatures are not checked:
-what a real server makes of these is tested on others. Run by itself it serves until its input ends:
+It keeps objects in memory, or lists a bucket of any number of keys without objects. It does not check signatures; tests
+with other servers do. As a program, it serves until its input ends:
 `python -m tests.object_server --mb-per-second 100 --latency-ms 20`.
 """
 
@@ -23,19 +23,19 @@ from xml.sax.saxutils import escape
 
 Answer = tuple[int, dict[str, str], memoryview]
 """Status, headers and body."""
-PIECE_BYTES = 256 << 10
+SEND_BYTES = 256 << 10
 _LISTED = (
     "<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>&quot;1&quot;</ETag>"
     "<StorageClass>STANDARD</StorageClass>"
 )
-"""What every object is listed with: clients of others want it."""
+"""Fields of every listed object that some clients require."""
 SLICE_SECONDS = 0.02
-"""The token bucket lets no more than this much of its rate pass at once."""
+"""Depth of the token bucket: it lets the bytes of so much time pass at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a client asked."""
+    """A request of a client."""
 
     number: int
     """From 1, over all connections."""
@@ -48,7 +48,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Upload:
-    """An upload of parts that is under way."""
+    """A multipart upload in progress."""
 
     key: str
     metadata: dict[str, str]
@@ -57,11 +57,11 @@ class Upload:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What goes wrong with one answer."""
+    """A fault of one answer."""
 
     kind: Literal["error", "drop", "cut", "drip", "hang", "etag", "garbage", "body", "raw"]
-    """error: `status` and `code`; drop: no answer, though what was asked is done; cut: half a body; drip: a byte at a
-    time; hang: nothing at all; body: `body` and `headers` with `status`; raw: all that `raw` yields."""
+    """error: `status` and `code`; drop: no answer, but the request is executed; cut: half of the body; drip: single
+    bytes; hang: nothing; body: `body` and `headers` with `status`; raw: everything that `raw` yields."""
     status: int = 503
     code: str = "SlowDown"
     headers: dict[str, str] = field(default_factory=dict)
@@ -71,34 +71,34 @@ class Fault:
 
 @dataclass(kw_only=True)
 class Behaviour:
-    """What the server does; may be changed while it runs."""
+    """How the server answers; may be changed while it runs."""
 
     bytes_per_second: float = 0
-    """Of all bodies together; 0 sets no limit."""
+    """Rate of all bodies together; 0 for no limit."""
     latency_seconds: float = 0
-    """From the request to the first byte of its answer."""
+    """Time from the request to the first byte of its answer."""
     fault: Callable[[Request], Fault | None] | None = None
     listed_keys: int = 0
-    """Keys that are listed below `PREFIX/train/` without being there."""
+    """Number of keys that are listed below `PREFIX/train/` without objects."""
     listed_bytes: int = 1
-    """What is said of their size."""
+    """Their listed size."""
 
 
 class ObjectServer:
-    """Serves until `close`. `requests` are those that came, in order."""
+    """Serves until `close`. `requests` has all requests, in order."""
 
     def __init__(self, behaviour: Behaviour | None = None, port: int = 0) -> None:
         self.behaviour = behaviour or Behaviour()
         self.objects: dict[str, bytes] = {}
         self.metadata: dict[str, dict[str, str]] = {}
         self.uploads: dict[str, Upload] = {}
-        """Under way, by their numbers."""
+        """Uploads in progress, by their ids."""
         self.sent_bytes = 0
-        """Of all answers."""
+        """Bytes of all answers."""
         self.requests: list[Request] = []
         self.connections = 0
         self.most_in_flight = self._in_flight = 0
-        """Requests that waited for their first byte at a time."""
+        """Maximum number of requests that waited for their first byte at the same time."""
         self._lock = threading.Lock()
         self._free_at = 0.0
         self._socket = socket.create_server(("127.0.0.1", port), backlog=256)
@@ -108,7 +108,7 @@ class ObjectServer:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Stop at once, with whatever is under way."""
+        """Stop at once, and drop all requests in progress."""
         self._closed.set()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -156,10 +156,10 @@ class ObjectServer:
         body = lines.read(int(headers.get("content-length", "0")))
         path, _, query = first[1].partition("?")
         bucket, _, key = unquote(path).lstrip("/").partition("/")
-        words = dict(parse_qsl(query, keep_blank_values=True))
+        parameters = dict(parse_qsl(query, keep_blank_values=True))
         with self._lock:
             number = len(self.requests) + 1
-            request = Request(number=number, method=first[0], bucket=bucket, key=key, query=words, headers=headers)
+            request = Request(number=number, method=first[0], bucket=bucket, key=key, query=parameters, headers=headers)
             self.requests.append(request)
             self._in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self._in_flight)
@@ -169,31 +169,31 @@ class ObjectServer:
             self._in_flight -= 1
         fault = self.behaviour.fault(request) if self.behaviour.fault else None
         if fault is None:
-            return self._send(connection, request, self._made(request, body))
+            return self._send(connection, request, self._execute(request, body))
         if fault.kind in ("error", "body"):
-            said = _error(fault.code) if fault.kind == "error" else memoryview(fault.body)
-            return self._send(connection, request, (fault.status, fault.headers, said))
-        answer = self._made(request, body)
+            fault_body = _error(fault.code) if fault.kind == "error" else memoryview(fault.body)
+            return self._send(connection, request, (fault.status, fault.headers, fault_body))
+        answer = self._execute(request, body)
         if fault.kind in ("cut", "drip", "etag"):
             return self._send(connection, request, answer, fault.kind)
         if fault.kind == "hang":
             self._closed.wait(3600)
-        for piece in [b"SSH-2.0-OpenSSH_9.2p1\r\n\r\n\r\n\r\n"] if fault.kind == "garbage" else fault.raw:
-            connection.sendall(piece)
-            self.sent_bytes += len(piece)
+        for data in [b"SSH-2.0-OpenSSH_9.2p1\r\n\r\n\r\n\r\n"] if fault.kind == "garbage" else fault.raw:
+            connection.sendall(data)
+            self.sent_bytes += len(data)
             if self._closed.is_set():
                 break
         return False
 
-    def _made(self, request: Request, body: bytes) -> Answer:
-        """Do what is asked."""
+    def _execute(self, request: Request, body: bytes) -> Answer:
+        """Execute a request, and return its answer."""
         if request.method in ("GET", "HEAD") and request.key:
-            return self._object(request)
+            return self._get(request)
         if request.method == "GET":
             listed = self._uploads() if "uploads" in request.query else self._list(request)
             return 200, {}, memoryview(listed.encode())
         if request.method != "DELETE":
-            return self._stored(request, body)
+            return self._put(request, body)
         if "uploadId" in request.query:
             self.uploads.pop(request.query["uploadId"], None)
         else:
@@ -204,7 +204,7 @@ class ObjectServer:
     def _size(self, key: str) -> int:
         return len(self.objects[key]) if key in self.objects else self.behaviour.listed_bytes
 
-    def _object(self, request: Request) -> Answer:
+    def _get(self, request: Request) -> Answer:
         data = self.objects.get(request.key)
         if data is None and request.method == "HEAD" and self.behaviour.listed_keys and "/train/" in request.key:
             return 200, {"Content-Length": str(self.behaviour.listed_bytes)}, memoryview(b"")
@@ -215,16 +215,16 @@ class ObjectServer:
         if request.headers.get("if-match", etag) != etag:
             return 412, {}, _error("PreconditionFailed")
         view, size = memoryview(data), len(data)
-        wanted = request.headers.get("range", "")
-        if not wanted:
+        byte_range = request.headers.get("range", "")
+        if not byte_range:
             return 200, about, view
-        begin, end = (int(number) for number in wanted.removeprefix("bytes=").split("-"))
+        begin, end = (int(number) for number in byte_range.removeprefix("bytes=").split("-"))
         if begin >= size:
             return 416, {}, _error("InvalidRange")
         end = min(end, size - 1)
         return 206, about | {"Content-Range": f"bytes {begin}-{end}/{size}"}, view[begin : end + 1]
 
-    def _stored(self, request: Request, body: bytes) -> Answer:
+    def _put(self, request: Request, body: bytes) -> Answer:
         digest = request.headers.get("x-amz-content-sha256", "")
         if len(digest) == 64 and digest != hashlib.sha256(body).hexdigest():
             return 400, {}, _error("XAmzContentSHA256Mismatch")
@@ -256,24 +256,24 @@ class ObjectServer:
         return f"<ListMultipartUploadsResult>{listed}</ListMultipartUploadsResult>"
 
     def _list(self, request: Request) -> str:
-        prefix, most = request.query.get("prefix", ""), int(request.query.get("max-keys", "1000"))
+        prefix, max_keys = request.query.get("prefix", ""), int(request.query.get("max-keys", "1000"))
         begin = int(request.query.get("continuation-token", "0"))
         total = self.behaviour.listed_keys
         folders: list[str] = []
         if total and prefix.endswith("/train/"):
-            numbers = range(begin, min(begin + most, total))
+            numbers = range(begin, min(begin + max_keys, total))
             names = [f"{prefix}img_{number:0{len(str(total))}}_of_{total}.npz" for number in numbers]
         else:
-            there = [f"{prefix}train/x"] if total else self.objects
-            below = sorted(key for key in there if key.startswith(prefix))
-            whole = request.query.get("delimiter", "")
+            keys = [f"{prefix}train/x"] if total else self.objects
+            below = sorted(key for key in keys if key.startswith(prefix))
+            by_folder = request.query.get("delimiter", "")
             cut = [key[: len(prefix)] + key[len(prefix) :].partition("/")[0] for key in below]
             if begin == 0:
-                folders = sorted({f"{c}/" for c, key in zip(cut, below, strict=True) if whole and c != key})
-            plain = [key for c, key in zip(cut, below, strict=True) if not whole or c == key]
-            total, names = len(plain), plain[begin : begin + most]
+                folders = sorted({f"{c}/" for c, key in zip(cut, below, strict=True) if by_folder and c != key})
+            plain = [key for c, key in zip(cut, below, strict=True) if not by_folder or c == key]
+            total, names = len(plain), plain[begin : begin + max_keys]
         more = begin + len(names) < total
-        page = f"<Name>bucket</Name><Prefix>{escape(prefix)}</Prefix><MaxKeys>{most}</MaxKeys>"
+        page = f"<Name>bucket</Name><Prefix>{escape(prefix)}</Prefix><MaxKeys>{max_keys}</MaxKeys>"
         token = f"<NextContinuationToken>{begin + len(names)}</NextContinuationToken>" if more else ""
         encoding, text = request.query.get("encoding-type", ""), escape
         if encoding:
@@ -283,12 +283,11 @@ class ObjectServer:
             f"<Contents><Key>{text(name)}</Key><Size>{self._size(name)}</Size>{_LISTED}</Contents>" for name in names
         )
         prefixes = "".join(f"<CommonPrefixes><Prefix>{text(name)}</Prefix></CommonPrefixes>" for name in folders)
-        truncated = str(more).lower()
-        page += f"<IsTruncated>{truncated}</IsTruncated>{token}{contents}{prefixes}"
+        page += f"<IsTruncated>{str(more).lower()}</IsTruncated>{token}{contents}{prefixes}"
         return f"<ListBucketResult>{page}</ListBucketResult>"
 
     def _send(self, connection: socket.socket, request: Request, answer: Answer, kind: str = "") -> bool:
-        """Send an answer, with a fault of a kind; return whether the connection stays open."""
+        """Send an answer, with the fault `kind` if given; return whether the connection stays open."""
         status, headers, body = answer
         if kind == "etag":
             headers = headers | {"ETag": '"another"'}
@@ -304,14 +303,14 @@ class ObjectServer:
                 if self._closed.wait(0.05):
                     return False
         sent = len(body) // 2 if kind == "cut" else len(body)
-        for at in range(0, sent, PIECE_BYTES):
-            piece = body[at : min(at + PIECE_BYTES, sent)]
-            self._wait_for(len(piece))
-            connection.sendall(piece)
+        for at in range(0, sent, SEND_BYTES):
+            data = body[at : min(at + SEND_BYTES, sent)]
+            self._wait_for(len(data))
+            connection.sendall(data)
         return kind != "cut"
 
     def _wait_for(self, size_bytes: int) -> None:
-        """Take so many bytes out of the bucket that all connections share."""
+        """Wait for tokens for so many bytes, from the bucket that all connections share."""
         rate = self.behaviour.bytes_per_second
         if not rate:
             return
@@ -325,7 +324,7 @@ class ObjectServer:
 
 @contextlib.contextmanager
 def object_server(behaviour: Behaviour | None = None) -> Iterator[ObjectServer]:
-    """Serve for the time of a block."""
+    """Serve while the block lasts."""
     with ObjectServer(behaviour) as server:
         yield server
 
@@ -344,9 +343,9 @@ def main() -> int:
     parser.add_argument("--mb-per-second", type=float, default=0.0)
     parser.add_argument("--latency-ms", type=float, default=0.0)
     parser.add_argument("--listed-keys", type=int, default=0)
-    asked = parser.parse_args()
-    rate, latency = 1e6 * asked.mb_per_second, asked.latency_ms / 1000
-    behaviour = Behaviour(bytes_per_second=rate, latency_seconds=latency, listed_keys=asked.listed_keys)
+    args = parser.parse_args()
+    rate, latency = 1e6 * args.mb_per_second, args.latency_ms / 1000
+    behaviour = Behaviour(bytes_per_second=rate, latency_seconds=latency, listed_keys=args.listed_keys)
     with ObjectServer(behaviour) as server:
         print(server.endpoint, flush=True)
         sys.stdin.read()

@@ -1,4 +1,4 @@
-"""S3 servers on loopback: rclone's, which checks signatures, and one of our own that does wrong where it is asked."""
+"""S3 servers on loopback: rclone's, which checks signatures, and `tests.object_server`, which has faults on demand."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ BUCKET = "bucket"
 
 @dataclass(frozen=True)
 class S3:
-    """A server, its bucket, and where that lies on this host."""
+    """A server, and the folder of its bucket on this host."""
 
     endpoint: str
     folder: Path
 
     def spec(self, **changes: Any) -> StorageSpec:
         options = {"endpoint_url": self.endpoint} | changes.pop("options", {})
-        words: dict[str, Any] = {"type": "s3", "root": BUCKET, "options": tuple(sorted(options.items()))}
-        return StorageSpec(**words | changes)
+        fields: dict[str, Any] = {"type": "s3", "root": BUCKET, "options": tuple(sorted(options.items()))}
+        return StorageSpec(**fields | changes)
 
     @property
     def settings(self) -> list[str]:
-        """dlemu's words for it."""
+        """dlemu's settings for the bucket."""
         return [
             "storage.storage_type=s3",
             f"storage.storage_root={BUCKET}",
@@ -56,7 +56,7 @@ def _rclone() -> str | None:
 
 @dataclass(frozen=True)
 class Certificates:
-    """Files of a private authority, and of the certificate that it gave a server at 127.0.0.1."""
+    """Files of a private certificate authority, and of the certificate it issued for a server at 127.0.0.1."""
 
     authority: Path
     server: Path
@@ -64,40 +64,40 @@ class Certificates:
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """Make an authority and a certificate for two days; skip where there is no openssl to make them with."""
+    """Make an authority and a certificate, valid for two days; skip the test if there is no openssl."""
     program = shutil.which("openssl")
     if program is None:
         pytest.skip("there is no openssl: apt-get install openssl")
-    made = Certificates(folder / "authority.pem", folder / "server.pem", folder / "server.key")
+    certificates = Certificates(folder / "authority.pem", folder / "server.pem", folder / "server.key")
     folder.mkdir()
     (folder / "names").write_text("subjectAltName=IP:127.0.0.1")
-    own_key, asked = str(folder / "authority.key"), str(folder / "asked")
+    authority_key, csr = str(folder / "authority.key"), str(folder / "asked")
     new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout"]
-    authority = ["req", "-x509", *new_key, own_key, "-subj", "/CN=authority", "-out", str(made.authority)]
-    request = ["req", "-new", *new_key, str(made.server_key), "-subj", "/CN=server", "-out", asked]
-    signed_by = ["-CA", str(made.authority), "-CAkey", own_key, "-CAcreateserial"]
+    authority = ["req", "-x509", *new_key, authority_key, "-subj", "/CN=authority", "-out", str(certificates.authority)]
+    request = ["req", "-new", *new_key, str(certificates.server_key), "-subj", "/CN=server", "-out", csr]
+    signed_by = ["-CA", str(certificates.authority), "-CAkey", authority_key, "-CAcreateserial"]
     names = ["-extfile", str(folder / "names")]
-    for words in (
+    for arguments in (
         [*authority, "-days", "2"],
         request,
-        ["x509", "-req", "-in", asked, *signed_by, *names, "-days", "2", "-out", str(made.server)],
+        ["x509", "-req", "-in", csr, *signed_by, *names, "-days", "2", "-out", str(certificates.server)],
     ):
-        subprocess.run([program, *words], check=True, capture_output=True)
-    return made
+        subprocess.run([program, *arguments], check=True, capture_output=True)
+    return certificates
 
 
 @contextlib.contextmanager
 def rclone_server(folder: Path, certificates: Certificates | None = None) -> Iterator[S3]:
-    """Serve the folders in a folder as buckets, to those who sign with KEYS; by TLS with certificates."""
+    """Serve the folders in a folder as buckets, for requests signed with KEYS; with certificates, by TLS."""
     (folder / BUCKET).mkdir(parents=True)
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    words = ["serve", "s3", str(folder), "--addr", address, "--auth-key", f"{ACCESS_KEY},{SECRET_KEY}"]
-    words += ["--vfs-cache-mode", "writes", "--cache-dir", f"{folder}-cache", "--dir-cache-time", "1s", "-q"]
-    words += ["--vfs-write-back", "0s"]  # else its folder on this host has what was put only some seconds later
+    arguments = ["serve", "s3", str(folder), "--addr", address, "--auth-key", f"{ACCESS_KEY},{SECRET_KEY}"]
+    arguments += ["--vfs-cache-mode", "writes", "--cache-dir", f"{folder}-cache", "--dir-cache-time", "1s", "-q"]
+    arguments += ["--vfs-write-back", "0s"]  # otherwise, objects are in the folder only some seconds later
     if certificates is not None:
-        words += ["--cert", str(certificates.server), "--key", str(certificates.server_key)]
-    process = subprocess.Popen([str(_rclone()), *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        arguments += ["--cert", str(certificates.server), "--key", str(certificates.server_key)]
+    process = subprocess.Popen([str(_rclone()), *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         host, port = address.split(":")
         deadline = time.monotonic() + 30
@@ -114,7 +114,7 @@ def rclone_server(folder: Path, certificates: Certificates | None = None) -> Ite
 
 
 def own_server(**behaviour: Any) -> Any:
-    """Serve objects in memory for the time of a block, as the behaviour says."""
+    """Return a server of objects in memory with this behaviour, to be used in a `with` statement."""
     return ObjectServer(Behaviour(**behaviour))
 
 
@@ -123,12 +123,12 @@ def fault(kind: Any, **words: Any) -> Any:
 
 
 def upload_of_others(key: str) -> Any:
-    """Return an upload under way, for an own server's `uploads`, as another program began it."""
+    """Return an upload of another program in progress, for `uploads` of a server of ours."""
     return Upload(key=key, metadata={}, parts={1: b"part"})
 
 
 def storage_of(server: Any, **changes: Any) -> StorageBase:
-    """Open the bucket of an own server."""
+    """Open the bucket of a server of ours."""
     options = {"endpoint_url": server.endpoint, "timeout_seconds": 5} | changes.pop("options", {})
     return open_storage(
         StorageSpec(**{"type": "s3", "root": BUCKET, "options": tuple(sorted(options.items())), **changes})
@@ -150,7 +150,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
 
 @pytest.fixture
 def keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys in the environment, and nothing else of AWS's, and no authorities of anybody's."""
+    """Keys in the environment, without other variables of AWS or of certificate authorities."""
     for name in [name for name in os.environ if name.startswith(("AWS_", "S3_", "SSL_CERT_", "REQUESTS_CA_"))]:
         monkeypatch.delenv(name)
     for name, value in KEYS.items():

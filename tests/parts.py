@@ -1,4 +1,4 @@
-"""The optional parts, of which a test names none: those that are here add to the tests that walk all of something."""
+"""The optional parts: no test names one, but installed parts add cases to the tests that cover all of something."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ needs_all_parts = pytest.mark.skipif(bool(_MISSING), reason=f"is about the whole
 
 
 def of_parts(table: str) -> dict[str, Any]:
-    """Return what the parts that are here add to a table of cases: those of that name in their `tests/cases.py`."""
+    """Return the cases that the installed parts add to a table: the tables of that name in their `tests/cases.py`."""
     found: dict[str, Any] = {}
     for file in sorted(Path(dlemu.contrib.__path__[0]).glob("*/tests/cases.py")):
         cases = importlib.import_module(f"dlemu.contrib.{file.parts[-3]}.tests.cases")

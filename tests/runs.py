@@ -1,4 +1,4 @@
-"""Whole runs made by hand: a job without a dataset, and complete step rows, for tests of what is reported."""
+"""Makes complete training runs without running them: a job without a dataset, and its step rows and telemetry."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ HOST = HostFacts(
 
 
 def present(value: T | None) -> T:
-    """A value that is there."""
+    """Return a value that must not be None."""
     assert value is not None
     return value
 
@@ -57,7 +57,7 @@ def present(value: T | None) -> T:
 def make_job(
     *, ranks: int = 2, epochs: int = 2, steps: int = 12, folder: str = "results/x", **changes: Any
 ) -> TrainingJob:
-    """A job of `steps` steps an epoch, batches of 4; `changes` replace sections of its workload."""
+    """Return a job of `steps` steps per epoch, with batches of 4; `changes` replace sections of its workload."""
     files = ranks * steps * 4
     workload = Workload(
         ranks=ranks,
@@ -70,7 +70,7 @@ def make_job(
     )
     workload = replace(workload, **changes)
     train, valid = layouts(workload.dataset)
-    found = Dataset(
+    dataset = Dataset(
         spec=workload.dataset,
         train=train,
         valid=valid if valid.num_files else None,
@@ -80,28 +80,28 @@ def make_job(
         total_bytes=files * SAMPLE_BYTES,
     )
     return TrainingJob(
-        workload=workload, ranks=ranks, dataset=found, seed=123, folder=folder, started_at="2026-01-02T03:04:05+00:00"
+        workload=workload, ranks=ranks, dataset=dataset, seed=123, folder=folder, started_at="2026-01-02T03:04:05+00:00"
     )
 
 
 def cut(job: TrainingJob, steps: int) -> TrainingJob:
-    """The job of a run that ended after so many training steps."""
+    """Return the job, limited to a number of training steps."""
     train = replace(job.workload.train, total_training_steps=steps)
     return replace(job, workload=replace(job.workload, train=train))
 
 
 def dlio_place(folder: Path) -> DlioFolders:
-    """Where `dlemu train` puts DLIO's files."""
+    """Return the folders in which `dlemu train` puts DLIO's files."""
     return DlioFolders(folder=str(folder), config_folder=str(folder / "dlio_config"))
 
 
 def with_blocks(every: int) -> dict[str, Any]:
-    """Sections for checkpoints every so many steps."""
+    """Return sections of a workload with a checkpoint after every `every` steps."""
     return {"workflow": Workflow(checkpoint=True), "checkpoint": Checkpoint(steps_between_checkpoints=every)}
 
 
 def with_evaluation(files: int, dataset: DatasetSpec) -> dict[str, Any]:
-    """Sections for an evaluation after each epoch."""
+    """Return sections of a workload with an evaluation after each epoch."""
     return {
         "workflow": Workflow(evaluation=True),
         "evaluation": Evaluation(eval_time=Duration(mean=0.01)),
@@ -110,13 +110,13 @@ def with_evaluation(files: int, dataset: DatasetSpec) -> dict[str, Any]:
 
 
 def make_run(job: TrainingJob, log: RunLog, failure: str | None = None) -> Run:
-    """Return the run of a job and its log; `failure` tells why it is incomplete."""
+    """Return the run of a job from its log; `failure` is the reason if it is incomplete."""
     run: Run = training.TRAINING.run_from_log(job.folder, training.TRAINING.facts(job), log, failure)
     return run
 
 
 def make_log(job: TrainingJob, *, seed: int = 0, rank_nodes: tuple[int, ...] = (), skew_ns: int = 0) -> RunLog:
-    """A complete run on hosts that oversleep, meet late and sometimes wait for data; `skew_ns` between node clocks."""
+    """Return the log of a complete run that oversleeps and waits for data; nodes' clocks differ by `skew_ns`."""
     random = np.random.default_rng(seed)
     nodes = rank_nodes or (0,) * job.ranks
     start_ns = now_ns = 5_000 * MS
@@ -124,7 +124,7 @@ def make_log(job: TrainingJob, *, seed: int = 0, rank_nodes: tuple[int, ...] = (
     for epoch in job.schedule:
         step = 1
         for block in epoch.blocks:
-            part, now_ns = _stretch(job, random, (TRAINING, epoch.number, block.number), (step, block.steps), now_ns)
+            part, now_ns = _block(job, random, (TRAINING, epoch.number, block.number), (step, block.steps), now_ns)
             rows.append(part)
             step += block.steps
             if block.checkpoint:
@@ -133,7 +133,7 @@ def make_log(job: TrainingJob, *, seed: int = 0, rank_nodes: tuple[int, ...] = (
         if epoch.evaluation:
             assert job.valid_plan is not None
             steps = job.valid_plan.steps_per_epoch
-            part, now_ns = _stretch(job, random, (EVALUATION, epoch.number, 1), (1, steps), now_ns)
+            part, now_ns = _block(job, random, (EVALUATION, epoch.number, 1), (1, steps), now_ns)
             rows.append(part)
     journal = Journal(
         wall_clock_offset_ns=1_767_322_800_000_000_123,
@@ -150,15 +150,15 @@ def make_log(job: TrainingJob, *, seed: int = 0, rank_nodes: tuple[int, ...] = (
 
 
 def whole_run(**job: Any) -> Run:
-    """A complete run without telemetry; `job` is `make_job`'s."""
-    made = make_job(**job)
-    return make_run(made, make_log(made))
+    """Return a complete run without telemetry; the arguments are those of `make_job`."""
+    whole_job = make_job(**job)
+    return make_run(whole_job, make_log(whole_job))
 
 
 def host_readings(
     node: int, times: NDArray[np.int64], values: Mapping[tuple[str, str, str], float | Floats], **changes: Any
 ) -> HostTelemetry:
-    """What a recorder read on a host at these times: of each series the same number, or one for each time."""
+    """Return a host's telemetry at these times; a series has the same value at all times, or one for each."""
     columns = [np.broadcast_to(np.asarray(value, np.float64), len(times)) for value in values.values()]
     facts: dict[str, Any] = {
         "host": f"node{node}",
@@ -178,11 +178,11 @@ def host_readings(
 
 
 def with_telemetry(log: RunLog, *, device_share: float = 1.0, interval_ns: int = 500 * MS) -> RunLog:
-    """The log with what a recorder on each host would have read: a drive that gave a share of all bytes, and 40 W."""
+    """Return the log with telemetry of each host: a drive that served a share of all bytes, and a power of 40 W."""
     ends = log.rows["free_ns"].min() - interval_ns, log.rows["met_ns"].max() + interval_ns
     epochs = [log.rows[log.rows["epoch"] == epoch] for epoch in np.unique(log.rows["epoch"])]
-    marks = [moment for part in epochs for moment in (part["free_ns"].min() - 1000, part["met_ns"].max() + 1000)]
-    times = np.union1d(np.arange(ends[0], ends[1], interval_ns), marks)
+    edges = [moment for epoch in epochs for moment in (epoch["free_ns"].min() - 1000, epoch["met_ns"].max() + 1000)]
+    times = np.union1d(np.arange(ends[0], ends[1], interval_ns), edges)
     mb = device_share * log.rows["app_bytes"].sum() / 1e6
     rate = mb / ((log.rows["met_ns"].max() - log.rows["free_ns"].min()) / 1e9) / len(log.journal.hosts)
     device = DeviceFacts(
@@ -195,9 +195,9 @@ def with_telemetry(log: RunLog, *, device_share: float = 1.0, interval_ns: int =
         read_ahead_bytes=128 << 10,
         requests_counted=True,
     )
-    read = {("block", "nvme0n1", "read_mb_per_second"): rate, ("power", "package-0", "watts"): 40.0}
+    values = {("block", "nvme0n1", "read_mb_per_second"): rate, ("power", "package-0", "watts"): 40.0}
     facts = {"devices": (device,), "notes": ("a note",), "interval_seconds": interval_ns / 1e9}
-    hosts = [host_readings(node, times, read, host=host.host, **facts) for node, host in enumerate(log.journal.hosts)]
+    hosts = [host_readings(node, times, values, host=host.host, **facts) for node, host in enumerate(log.journal.hosts)]
     return RunLog(log.rows, log.journal, tuple(hosts))
 
 
@@ -208,7 +208,7 @@ def _saved(job: TrainingJob, epoch: int, block: int, now_ns: int) -> SavedCheckp
     )
 
 
-def _stretch(
+def _block(
     job: TrainingJob, random: np.random.Generator, label: tuple[int, int, int], numbers: tuple[int, int], now_ns: int
 ) -> tuple[StepRows, int]:
     phase, epoch, block = label
@@ -239,19 +239,19 @@ def _stretch(
 
 
 def _skewed(rows: StepRows, nodes: tuple[int, ...], skew_ns: int) -> StepRows:
-    """Put the stamps of each rank on its own node's clock."""
+    """Shift the stamps of each rank to the clock of its node."""
     for name in ("free_ns", "asked_ns", "got_ns", "slept_ns", "met_ns", "ready_ns", "started_ns", "finished_ns"):
         rows[name] += skew_ns * np.array(nodes)[rows["rank"]]
     return rows
 
 
 def kind_held(folder: Path) -> str:
-    """The name of the kind whose result a folder holds, damaged or not; empty for none."""
+    """Return the kind of the result in a folder, even if damaged; empty if there is none."""
     kind = kind_of(str(folder))
     return "" if kind is None else kind.name
 
 
 def write_run(run: MeasuredRun) -> None:
-    """Write all files of a run into its folder, summary.json last."""
+    """Write all files of a run to its folder, summary.json last."""
     write_measured(run)
     write_summary(run)

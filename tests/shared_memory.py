@@ -1,4 +1,4 @@
-"""What lies in /dev/shm, and whether anybody still holds it."""
+"""Finds files that are left in /dev/shm, and that no process uses."""
 
 from __future__ import annotations
 
@@ -8,44 +8,44 @@ import time
 from pathlib import Path
 
 _OURS = ("torch_", "psm_", "sem.", "dlemu")
-"""How the files begin that multiprocessing, PyTorch and dlemu make there."""
+"""Prefixes of the files of multiprocessing, PyTorch and dlemu."""
 OF_MPI = ("mpich_shm", "sm_segment")
-"""And those of MPI libraries, which leave theirs when they are killed."""
+"""Prefixes of the files of MPI libraries, which leave them behind when killed."""
 _OF_TESTS = ("dlemu-drive-", "dlemu-forge-")
-"""Of tests that run beside: the kernel holds them, no process does, and their tests see that they go."""
+"""Prefixes of files of tests that run at the same time. The kernel uses them, and their tests check their removal."""
 
 
 def shared_memory(*also: str) -> dict[str, int]:
-    """Return the names and inodes of such files, and of those that begin with `also`."""
+    """Return name -> inode of the files of multiprocessing, PyTorch and dlemu, and of those with prefixes `also`."""
     with os.scandir("/dev/shm") as entries:
         ours = [entry for entry in entries if entry.name.startswith((*_OURS, *also))]
         return {entry.name: entry.inode() for entry in ours if not entry.name.startswith(_OF_TESTS)}
 
 
 def left_in_memory(before: dict[str, int], seconds: float, *also: str) -> list[str]:
-    """Return the names of what was not there before, and that nobody holds or removes in this time."""
+    """Return the names of files that are new since `before`, and that no process uses or removes in `seconds`."""
     deadline = time.monotonic() + seconds
     left = shared_memory(*also).keys() - before.keys()
     while left and time.monotonic() < deadline:
         time.sleep(0.1)
-        held = _held()
-        left &= {name for name, inode in shared_memory(*also).items() if inode not in held}
+        used = _used_inodes()
+        left &= {name for name, inode in shared_memory(*also).items() if inode not in used}
     return sorted(left)
 
 
-def _held() -> set[int]:
-    """Return the inodes in /dev/shm that a process maps or has open; a semaphore is mapped by a name it had before."""
-    held = set[int]()
+def _used_inodes() -> set[int]:
+    """Return the inodes in /dev/shm that a process maps or has open; inodes, because semaphores are renamed."""
+    used = set[int]()
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it ended meanwhile
+        with contextlib.suppress(OSError):  # the process has just ended
             mapped = (line.split() for line in (process / "maps").read_text().splitlines() if "/dev/shm/" in line)
-            held |= {int(words[4]) for words in mapped}
-            held |= set(map(_inode, (process / "fd").iterdir()))
-    return held
+            used |= {int(fields[4]) for fields in mapped}
+            used |= set(map(_inode, (process / "fd").iterdir()))
+    return used
 
 
-def _inode(opened: Path) -> int:
-    """Return the inode of what is open, 0 where it is not in /dev/shm."""
-    with contextlib.suppress(OSError):  # it was closed meanwhile
-        return opened.stat().st_ino if os.readlink(opened).startswith("/dev/shm/") else 0
+def _inode(descriptor: Path) -> int:
+    """Return the inode of an open file; 0 if it is not in /dev/shm."""
+    with contextlib.suppress(OSError):  # the file was just closed
+        return descriptor.stat().st_ino if os.readlink(descriptor).startswith("/dev/shm/") else 0
     return 0

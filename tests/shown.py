@@ -1,4 +1,4 @@
-"""A result as its terminal shows it with `--details`."""
+"""Renders a result as the terminal shows it with `--details`."""
 
 from __future__ import annotations
 

@@ -112,4 +112,4 @@ def test_the_guard_calls_a_row_worse_only_if_nearly_all_pairs_say_so(
     ratios: list[float], wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(SCRIPTS))
-    assert importlib.import_module("benchmarks.guard").said(ratios) == wanted
+    assert importlib.import_module("benchmarks.guard").verdict(ratios) == wanted

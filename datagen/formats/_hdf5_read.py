@@ -1,7 +1,7 @@
 """Reads HDF5 files: the HDF5 library locates the records and decodes chunks; dlemu itself reads the records' bytes.
 
-Files of equal size mostly have the same metadata. The metadata of one file and the record positions found in it are
-therefore cached, and the library parses another file of that size only if its metadata differs.
+Files of equal size mostly have the same metadata. dlemu therefore caches the metadata of one file of each size, and
+where its records are. The library parses another file of that size only if its metadata differs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from datagen.formats.format_base import DamagedError, OpenFile, Sample, Source
 from datagen.registry import library
 
 OLD_NAME = "records"  # name of the dataset of records in files of DLIO up to 2.0.0, which dlemu reads but never writes
-BLOCK_BYTES = 16 << 10  # unit for reading metadata, which consists of many small pieces
+BLOCK_BYTES = 16 << 10  # unit for reading metadata, which consists of many small parts
 SIGNATURE_BYTES = 8  # HDF5 reads these first
 SIEVE_BYTES = 64 << 10  # HDF5's buffer for small reads of a contiguous dataset (`H5Pset_sieve_buf_size`)
 HDF5_ERRORS = (OSError, KeyError, ValueError, RuntimeError, TypeError, IndexError)  # raised by h5py for damaged files
@@ -40,8 +40,8 @@ class Metadata(NamedTuple):
     datasets: Sequence[_Dataset]
 
 
-KnownMetadata = dict[int, Metadata]  # by file size
-_MAX_KNOWN = 1024  # maximum number of cached file sizes; files of further sizes are parsed by HDF5, which is slower
+MetadataCache = dict[int, Metadata]  # by file size
+_MAX_CACHED = 1024  # maximum number of file sizes in a cache; HDF5 parses files of other sizes, which is slower
 
 
 class Hdf5File(OpenFile):
@@ -49,24 +49,25 @@ class Hdf5File(OpenFile):
 
     stays_open = True
 
-    def __init__(self, source: Source, samples: int, known_metadata: KnownMetadata, *, matched: bool = False) -> None:
+    def __init__(self, source: Source, samples: int, cache: MetadataCache, *, matched: bool = False) -> None:
         """With `matched`, read as HDF5 would: first the metadata, then each record or chunk."""
         self._source = source
-        self._joined = self._decoded = memoryview(b"")  # memory for a sample of several pieces, and for a decoded one
+        self._joined = memoryview(b"")  # memory for a sample that is read in several parts
+        self._decoded = memoryview(b"")  # memory for a decoded sample
         self._file = SourceFile(source, matched=matched)
-        metadata = known_metadata.get(source.size_bytes) if samples == 1 else None
+        metadata = cache.get(source.size_bytes) if samples == 1 else None
         if metadata and all(source.read(*extent) == data for extent, data in metadata.reads.items()):
             self._datasets = metadata.datasets  # it would take HDF5 a millisecond to find them
         else:
             self._datasets = self._parse_metadata(samples)
         self._record_bytes = sum(dataset.bytes for dataset in self._datasets)
         self._is_contiguous = not any(dataset.chunk for dataset in self._datasets)
-        if self._is_contiguous and samples == 1 and len(known_metadata) < _MAX_KNOWN:
-            known_metadata.setdefault(source.size_bytes, Metadata(self._file.metadata, self._datasets))
+        if self._is_contiguous and samples == 1 and len(cache) < _MAX_CACHED:
+            cache.setdefault(source.size_bytes, Metadata(self._file.metadata, self._datasets))
 
     def _parse_metadata(self, samples: int) -> Sequence[_Dataset]:
         """Return the datasets of records that HDF5 finds. Raises DamagedError if they do not match settings or file."""
-        # This read fails if the storage does: a failure later, within h5f.open, would leak resources
+        # A broken storage is to fail here: if a read failed within h5f.open, resources would leak
         self._file.read_metadata(0, min(SIGNATURE_BYTES, self._source.size_bytes))
         h5py = hdf5()
         with self._hdf5_errors("no readable HDF5 metadata"):
@@ -74,7 +75,7 @@ class Hdf5File(OpenFile):
             access.set_fileobj_driver(h5py.h5fd.fileobj_driver, self._file)
             access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
             file = h5py.h5f.open(b"file", h5py.h5f.ACC_RDONLY, access)
-            # HDF5 must close the file before Python exits: later, it would call a file object that no longer exists
+            # HDF5 must close the file before Python exits. Later, it would call a file object that no longer exists
             close = weakref.finalize(self, file.close)
             group = h5py.h5g.open(file, b"/")
             numbered = (b"records_%d" % number for number in itertools.count())
@@ -100,14 +101,14 @@ class Hdf5File(OpenFile):
             else:
                 extents.append(dataset.extent(index))
                 self._file.read_sieved(*extents[-1], dataset.end)
-        pieces = self._file.read_extents(extents)
-        data = pieces[0]
-        if len(pieces) > 1:  # the sample has several chunks, or parts in several datasets
-            size = sum(map(len, pieces))
+        parts = self._file.read_extents(extents)
+        data = parts[0]
+        if len(parts) > 1:  # the sample has several chunks, or is spread over several datasets
+            size = sum(map(len, parts))
             if len(self._joined) < size:
                 self._joined = self._source.scratch(size)
             data = self._joined[:size]
-            np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces], out=np.frombuffer(data, np.uint8))
+            np.concatenate([np.frombuffer(part, np.uint8) for part in parts], out=np.frombuffer(data, np.uint8))
         offset = index * self._record_bytes
         if self._is_contiguous:
             return Sample(data, data, offset)
@@ -115,7 +116,7 @@ class Hdf5File(OpenFile):
 
     def forget(self) -> None:
         """Release the samples read so far."""
-        self._file.pieces = {}
+        self._file.extent_data = {}
         self._joined = self._decoded = memoryview(b"")
 
     def _decode(self, index: int) -> memoryview:
@@ -134,7 +135,7 @@ class Hdf5File(OpenFile):
 
     @contextlib.contextmanager
     def _hdf5_errors(self, problem: str) -> Iterator[None]:
-        """Raise the storage's error if a read failed within calls of HDF5, else a DamagedError for an error of HDF5."""
+        """Raise the storage's error if a read failed during calls of HDF5, else a DamagedError for an error of HDF5."""
         try:
             yield
         except HDF5_ERRORS as error:
@@ -188,10 +189,7 @@ class _Dataset:
 
 
 class SourceFile(SourceStream):
-    """A file object for HDF5 that reads from a `Source`.
-
-    With `matched`, it makes the read calls that HDF5 would make for metadata and records, otherwise as few as possible.
-    """
+    """A file object for HDF5. With `matched`, it reads by HDF5's calls for metadata and records, else by few calls."""
 
     def __init__(self, source: Source, *, matched: bool) -> None:
         super().__init__(source)
@@ -201,39 +199,39 @@ class SourceFile(SourceStream):
         self.metadata: dict[Extent, bytes] = {}  # everything that HDF5 has read as metadata
         self._matched = matched
         self._blocks: dict[int, bytes] = {}  # of metadata, by offset; copied, because a batch's memory is reused
-        self.pieces: dict[int, memoryview] = {}  # records and chunks, by offset
-        self._sieves: dict[int, tuple[int, memoryview]] = {}  # sieve buffers (offset, data), by end of dataset
+        self.extent_data: dict[int, memoryview] = {}  # records and chunks, by offset
+        self._sieves: dict[int, tuple[int, memoryview]] = {}  # sieve buffers (offset, data), by end of their dataset
 
     def read_extents(self, extents: list[Extent]) -> list[memoryview]:
-        """Return the bytes of each extent. Raises DatasetError. Without `matched`, one call reads adjacent extents."""
-        missing = [extent for extent in extents if extent[0] not in self.pieces]
+        """Return the bytes of each extent. Without `matched`, one call reads adjacent extents. Raises DatasetError."""
+        missing = [extent for extent in extents if extent[0] not in self.extent_data]
         if not self._matched:
             missing.sort()
-        spans = iter(missing if self._matched else merge_spans(missing))
+        spans = iter(missing if self._matched else merge_spans(missing))  # in the order of `missing`
         span_start, span = -1, memoryview(b"")
-        for offset, size in missing:  # in the order of spans; read the next span once an extent is not in this one
-            while not span_start <= offset <= offset + size <= span_start + len(span):
+        for offset, size in missing:
+            while not span_start <= offset <= offset + size <= span_start + len(span):  # the extent is in a later span
                 span_start, span_bytes = next(spans)
                 span = self.source.read(span_start, span_bytes)
-            self.pieces[offset] = span[offset - span_start : offset - span_start + size]
-        return [self.pieces[offset] for offset, _ in extents]
+            self.extent_data[offset] = span[offset - span_start : offset - span_start + size]
+        return [self.extent_data[offset] for offset, _ in extents]
 
     def read_sieved(self, offset: int, size_bytes: int, end: int) -> None:
-        """With `matched`, read a small record as HDF5 does: through a buffer of its dataset, which ends at `end`."""
-        if not self._matched or size_bytes > SIEVE_BYTES or offset in self.pieces:
+        """With `matched`, read a small record as HDF5 does: through a sieve buffer. `end` is where its dataset ends."""
+        if not self._matched or size_bytes > SIEVE_BYTES or offset in self.extent_data:
             return
-        start, buffered = self._sieves.get(end, (0, memoryview(b"")))
-        if not start <= offset <= offset + size_bytes <= start + len(buffered):
-            start, buffered = offset, self.source.read(offset, min(SIEVE_BYTES, end - offset))
-            if len(buffered) > size_bytes:  # it also serves later samples: copied, because a batch's memory is reused
-                buffered = memoryview(bytes(buffered))
-            self._sieves[end] = start, buffered
-        self.pieces[offset] = buffered[offset - start : offset - start + size_bytes]
+        start, sieve = self._sieves.get(end, (0, memoryview(b"")))
+        if not start <= offset <= offset + size_bytes <= start + len(sieve):
+            start, sieve = offset, self.source.read(offset, min(SIEVE_BYTES, end - offset))
+            if len(sieve) > size_bytes:  # it also serves later samples: copied, because a batch's memory is reused
+                sieve = memoryview(bytes(sieve))
+            self._sieves[end] = start, sieve
+        self.extent_data[offset] = sieve[offset - start : offset - start + size_bytes]
 
     def readinto(self, out: bytearray | memoryview) -> int:  # type: ignore[override]  # as the base class
         size = max(0, min(len(out), self.source.size_bytes - self._position))
         try:
-            data: memoryview | bytes | None = self.pieces.get(self._position)  # a chunk that HDF5 decodes
+            data: memoryview | bytes | None = self.extent_data.get(self._position)  # a chunk that HDF5 decodes
             if data is None or len(data) < size:
                 data = self.read_metadata(self._position, size)
             out[:size] = data[:size]
@@ -253,11 +251,11 @@ class SourceFile(SourceStream):
             data = bytes(self.source.read(offset, size_bytes))
         else:
             skipped = offset % BLOCK_BYTES
-            blocks = range(offset - skipped, offset + size_bytes, BLOCK_BYTES)
-            for block in blocks:
-                if block not in self._blocks:
-                    size = min(BLOCK_BYTES, self.source.size_bytes - block)
-                    self._blocks[block] = bytes(self.source.read(block, size))
-            data = b"".join(self._blocks[block] for block in blocks)[skipped : skipped + size_bytes]
+            block_starts = range(offset - skipped, offset + size_bytes, BLOCK_BYTES)
+            for start in block_starts:
+                if start not in self._blocks:
+                    block_bytes = min(BLOCK_BYTES, self.source.size_bytes - start)
+                    self._blocks[start] = bytes(self.source.read(start, block_bytes))
+            data = b"".join(self._blocks[start] for start in block_starts)[skipped : skipped + size_bytes]
         self.metadata[extent] = data
         return data

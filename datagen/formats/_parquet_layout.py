@@ -3,8 +3,8 @@
 All columns are required. Numbers of 4 or 8 bytes have Parquet's own types; several per row are a list, as DLIO writes
 them. Any other value is a byte array of fixed length. A `FilePlan` has the offsets and sizes of an uncompressed file.
 Format: github.com/apache/parquet-format, README.md, Encodings.md, LogicalTypes.md, src/main/thrift/parquet.thrift.
-Metadata are encoded in Thrift's compact protocol (github.com/apache/thrift, doc/specs/thrift-compact-protocol.md); the
-structs below are written as {field id in parquet.thrift: value}.
+Metadata are encoded in Thrift's compact protocol (github.com/apache/thrift, doc/specs/thrift-compact-protocol.md).
+Below, a Thrift struct is written as {field id in parquet.thrift: value}.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _PLAIN, _RLE = 0, 3  # parquet.thrift: Encoding
 _REQUIRED, _REPEATED = 0, 2  # parquet.thrift: FieldRepetitionType
 _CONVERTED_LIST = 3  # parquet.thrift: ConvertedType
 _DICTIONARY_PAGE = 2  # parquet.thrift: PageType
-_MAX_DICTIONARY_BYTES = 64  # maximum size of a value in the dictionary, which every column chunk has and no page uses
+_MAX_DICTIONARY_BYTES = 64  # maximum size of the value in a column's dictionary
 _CODECS: dict[Compression, int] = {"none": 0, "snappy": 1, "gzip": 2, "zstd": 6}
 COMPRESSIONS = tuple(_CODECS)
 MAGIC = b"PAR1"
-LENGTH_BYTES = 4  # the length of the metadata, which follows them
+LENGTH_BYTES = 4  # size of the field after the metadata that has their length
 PAGE_BYTES = 1 << 20  # pyarrow's default data_page_size
 
 
@@ -61,18 +61,19 @@ def text(value: str) -> Value:
 
 def list_of(items: Sequence[Value]) -> Value:
     """Encode a list of one or more values, all of one type."""
-    item_type, count = items[0][0], len(items)
+    item_type, _ = items[0]
+    count = len(items)
     head = bytes([count << 4 | item_type]) if count < 15 else bytes([0xF0 | item_type]) + varint(count)
     return _LIST, head + b"".join(data for _, data in items)
 
 
 def struct(fields: Mapping[int, Value]) -> Value:
-    """Encode a struct of fields, given by ascending id."""
+    """Encode a struct of `fields`, which are in the order of their ids."""
     return _STRUCT, encode_fields(fields) + b"\0"
 
 
 def encode_fields(fields: Mapping[int, Value], previous_id: int = 0) -> bytes:
-    """Encode fields of a struct, given by ascending id; `previous_id` is the id of the field before them."""
+    """Encode fields of a struct by ascending id; `previous_id` is the id of the field before them."""
     out = bytearray()
     for field_id, (field_type, data) in fields.items():
         out.append((field_id - previous_id) << 4 | field_type)
@@ -98,7 +99,7 @@ class Column:
 
     @property
     def dictionary(self) -> bytes:
-        """The encoded dictionary of the column: a single value, or none if values are long. No page uses it."""
+        """The encoded dictionary: one value, or none if values are long. No page uses it; DLIO's reader requires it."""
         value = bytes(self.width // self.length)
         return value if len(value) <= _MAX_DICTIONARY_BYTES else b""
 
@@ -134,13 +135,11 @@ def page_header(num_values: int, plain_bytes: int, stored_bytes: int) -> bytes:
 
 
 def dictionary_page(column: Column, stored: bytes) -> bytes:
-    """Return the dictionary page of a column; `stored` is the dictionary as stored, compressed or not.
-
-    Each column chunk has one, as in pyarrow's files, because DLIO's reader requires it; no page uses it.
-    """
-    values = column.dictionary
-    header = struct({1: i32(len(values) // (column.width // column.length)), 2: i32(_PLAIN)})  # DictionaryPageHeader
-    return struct({1: i32(_DICTIONARY_PAGE), 2: i32(len(values)), 3: i32(len(stored)), 7: header})[1] + stored
+    """Return the dictionary page of a column; `stored` is the dictionary as stored, compressed or not."""
+    plain_bytes = len(column.dictionary)
+    num_values = plain_bytes // (column.width // column.length)
+    header = struct({1: i32(num_values), 2: i32(_PLAIN)})  # DictionaryPageHeader
+    return struct({1: i32(_DICTIONARY_PAGE), 2: i32(plain_bytes), 3: i32(len(stored)), 7: header})[1] + stored
 
 
 def _schema_elements(column: Column) -> list[Value]:
@@ -158,18 +157,21 @@ def _schema_elements(column: Column) -> list[Value]:
 
 def _chunk_meta(column: Column, chunk: Chunk, start: int, rows: int, codec: int) -> Value:
     """Encode a ColumnChunk of a row group at `start`; its metadata ends in the offsets of pages and dictionary."""
-    dictionary, pages = i64(start + chunk.offset), i64(start + chunk.offset + chunk.dictionary_bytes)
+    dictionary_offset = i64(start + chunk.offset)
+    pages_offset = i64(start + chunk.offset + chunk.dictionary_bytes)
     metadata = _meta_before_offsets(column, chunk.size_bytes, chunk.plain_bytes, rows, codec)
-    metadata += encode_fields({9: pages, 11: dictionary}, previous_id=7) + b"\0"
-    return struct({2: dictionary, 3: (_STRUCT, metadata)})
+    metadata += encode_fields({9: pages_offset, 11: dictionary_offset}, previous_id=7) + b"\0"
+    return struct({2: dictionary_offset, 3: (_STRUCT, metadata)})
 
 
 @functools.lru_cache(maxsize=4096)
 def _meta_before_offsets(column: Column, size_bytes: int, plain_bytes: int, rows: int, codec: int) -> bytes:
     """Encode the ColumnMetaData of a column chunk up to its offsets: this part is the same in all full row groups."""
-    encodings, path = list_of([i32(_PLAIN), i32(_RLE)]), list_of([text(name) for name in column.path])
+    encodings = list_of([i32(_PLAIN), i32(_RLE)])
+    path = list_of([text(name) for name in column.path])
     fields = {1: i32(column.type), 2: encodings, 3: path, 4: i32(codec)}
-    return encode_fields(fields | {5: i64(rows * column.length), 6: i64(plain_bytes), 7: i64(size_bytes)})
+    fields |= {5: i64(rows * column.length), 6: i64(plain_bytes), 7: i64(size_bytes)}
+    return encode_fields(fields)
 
 
 class Group:
@@ -183,19 +185,21 @@ class Group:
         self.spans: list[Span] = []  # (offset, bytes) of each chunk that training reads
         self.payload: list[tuple[int, int]] = []  # (bytes, offset in the group's payload) of the values in these chunks
         for column in columns:
-            pages, value_bytes = list[Page](), rows * column.width
-            before = dictionary_page(column, column.dictionary)
-            dictionary_bytes, max_page_rows = len(before), max(1, PAGE_BYTES // column.width)
+            dictionary = before = dictionary_page(column, column.dictionary)
+            pages: list[Page] = []
+            max_page_rows = max(1, PAGE_BYTES // column.width)
             for first_row in range(0, rows, max_page_rows):
                 page_rows = min(max_page_rows, rows - first_row)
                 levels = _levels(page_rows, column.length) if column.length > 1 else b""
-                num_values, page_bytes = page_rows * column.length, len(levels) + page_rows * column.width
+                num_values = page_rows * column.length
+                page_bytes = len(levels) + page_rows * column.width
                 before += page_header(num_values, page_bytes, page_bytes) + levels
                 pages.append(Page(before, page_rows * column.width, levels, num_values))
                 before = b""
+            value_bytes = rows * column.width
             chunk_bytes = sum(len(page.before) for page in pages) + value_bytes
             self.pages.append(pages)
-            self.chunks.append(Chunk(self.size_bytes, dictionary_bytes, chunk_bytes, chunk_bytes))
+            self.chunks.append(Chunk(self.size_bytes, len(dictionary), chunk_bytes, chunk_bytes))
             if column.read:
                 self.spans.append((self.size_bytes, chunk_bytes))
                 self.payload.append((value_bytes, self.payload_bytes))
@@ -204,13 +208,13 @@ class Group:
 
     def batches(self) -> Iterator[list[Page]]:
         """Yield the pages in file order, in batches of about 1 MiB."""
-        batch, size = list[Page](), 0
+        batch, batch_bytes = list[Page](), 0
         for page in itertools.chain.from_iterable(self.pages):
-            if batch and size + page.value_bytes > PAGE_BYTES:
+            if batch and batch_bytes + page.value_bytes > PAGE_BYTES:
                 yield batch
-                batch, size = [], 0
+                batch, batch_bytes = [], 0
             batch.append(page)
-            size += page.value_bytes
+            batch_bytes += page.value_bytes
         yield batch
 
 
@@ -219,7 +223,7 @@ class PlacedGroup(NamedTuple):
 
     group: Group
     offset: int  # in the file
-    payload_offset: int  # of its values among all values of the file
+    payload_offset: int  # where its values begin in the file's payload
 
 
 class FilePlan:
@@ -237,7 +241,8 @@ class FilePlan:
     def place(self, index: int) -> PlacedGroup:
         """Return row group `index` of the file."""
         group = self._full if index < self._full_groups else self._last
-        return PlacedGroup(group, len(MAGIC) + index * self._full.size_bytes, index * self._full.payload_bytes)
+        offset = len(MAGIC) + index * self._full.size_bytes
+        return PlacedGroup(group, offset, payload_offset=index * self._full.payload_bytes)
 
     @property
     def groups(self) -> Iterator[PlacedGroup]:
@@ -253,19 +258,19 @@ class FilePlan:
         return self.groups_end + len(self.tail)
 
     def encode_tail(self, groups: Sequence[tuple[int, Sequence[Chunk]]], compression: Compression) -> bytes:
-        """Return the bytes after the last row group: metadata (FileMetaData), its length, the magic number.
-
-        `groups` are (offset, chunks) of each row group; the offsets of chunks count from that of their row group.
-        """
+        """Return what follows the row groups (offset, chunks): metadata (FileMetaData), its length, and the magic."""
         schema = [struct({4: text("schema"), 5: i32(len(self.columns))})]
         schema += itertools.chain.from_iterable(map(_schema_elements, self.columns))
-        codec, metas = _CODECS[compression], []
+        row_groups = []
         for (group, _, _), (start, chunks) in zip(self.groups, groups, strict=True):
-            rows, plain_bytes = group.rows, sum(chunk.plain_bytes for chunk in chunks)
-            columns = zip(self.columns, chunks, strict=True)
-            column_metas = [_chunk_meta(column, chunk, start, rows, codec) for column, chunk in columns]
-            metas.append(struct({1: list_of(column_metas), 2: i64(plain_bytes), 3: i64(rows)}))  # RowGroup
-        _, metadata = struct({1: i32(1), 2: list_of(schema), 3: i64(self.rows), 4: list_of(metas), 6: text("dlemu")})
+            columns = [
+                _chunk_meta(column, chunk, start, group.rows, _CODECS[compression])
+                for column, chunk in zip(self.columns, chunks, strict=True)
+            ]
+            plain_bytes = sum(chunk.plain_bytes for chunk in chunks)
+            row_groups.append(struct({1: list_of(columns), 2: i64(plain_bytes), 3: i64(group.rows)}))
+        fields = {1: i32(1), 2: list_of(schema), 3: i64(self.rows), 4: list_of(row_groups), 6: text("dlemu")}
+        _, metadata = struct(fields)
         return metadata + len(metadata).to_bytes(LENGTH_BYTES, "little") + MAGIC
 
 
@@ -277,12 +282,12 @@ def file_plan(spec: DatasetSpec, record_bytes: int) -> FilePlan:
 
 @functools.lru_cache(maxsize=4)  # encoding metadata of hundreds of columns and row groups takes a second
 def _cached_plan(rows: int, group_rows: int, columns: tuple[ParquetColumn, ...]) -> FilePlan:
-    typed = []
+    typed_columns = []
     for column in columns:
-        number_type = TYPES.get(column.dtype, FIXED)
-        length = 1 if number_type == FIXED else column.size
-        typed.append(Column(column.name, number_type, column.value_bytes, column.read, length))
-    return FilePlan(rows, group_rows, tuple(typed))
+        physical_type = TYPES.get(column.dtype, FIXED)
+        length = 1 if physical_type == FIXED else column.size
+        typed_columns.append(Column(column.name, physical_type, column.value_bytes, column.read, length))
+    return FilePlan(rows, group_rows, tuple(typed_columns))
 
 
 def _levels(rows: int, length: int) -> bytes:

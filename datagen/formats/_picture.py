@@ -25,9 +25,9 @@ from datagen.storage.storage_base import Writer
 MIN_PADDING_BYTES = STAMP_BYTES  # the first bytes of content are stored unchanged: a stamp that identifies the file
 CHANNELS = (1, 3)  # numbers of channels: grey, or red, green and blue
 MAX_PIXELS = 1_000_000_000  # 3 GB decoded; a header that states more is damaged, or an attack on the memory
-
 PILLOW_BYTES = 64 << 10  # bytes that Pillow passes to a decoder at a time (`MAXBLOCK` in PIL/ImageFile.py)
 SAFE_BYTES = 1 << 20  # maximum size of Pillow's reads of other data (`SAFEBLOCK` in PIL/ImageFile.py)
+ByteArray = NDArray[np.uint8]
 
 
 def read_in_blocks(file: BufferedFile, size_bytes: int, block_bytes: int) -> None:
@@ -57,8 +57,7 @@ class Shape(NamedTuple):
 
 class PictureFormat(base.FormatBase):
     one_sample = only_bytes = compares_files = True
-    # Pillow reads 64 KiB at a time, which Linux turns into device requests of 128 KiB (its default read-ahead)
-    transfer_bytes = 128 << 10
+    transfer_bytes = 128 << 10  # Linux's default read-ahead, into which it turns Pillow's reads of 64 KiB
     longest_side: ClassVar[int] = 1 << 30  # maximum pixels per side; by default more than `record_dims` can have
 
     @abc.abstractmethod
@@ -75,10 +74,7 @@ class PictureFormat(base.FormatBase):
 
     @abc.abstractmethod
     def read_by_pillow(self, file: BufferedFile) -> None:
-        """Read the file by the calls of Pillow's plugin, after `Image.open` has identified the format.
-
-        Raises struct.error, KeyError, DamagedError: the file is truncated or not of this format.
-        """
+        """Read an identified file by the calls of Pillow's plugin. Raises struct.error, KeyError, DamagedError."""
 
     def decode(self, data: memoryview, scratch: base.Scratch) -> memoryview:
         """Return the pixels, in memory of `scratch` if the decoder can use it. Raises the decoder's exceptions."""
@@ -96,16 +92,14 @@ class PictureFormat(base.FormatBase):
             return [f"an image of {pixels} pixels: {spec.format} has at most {self.longest_side} per side"]
         min_bytes = self.min_bytes(Shape(*dims))
         if not spec.sizes_vary and spec.record_length_bytes < min_bytes:
-            return [
-                f"dataset.record_length_bytes is {spec.record_length_bytes:g}: a {spec.format} file of {pixels} pixels "
-                f"has {min_bytes} bytes or more"
-            ]
+            wanted = f"a {spec.format} file of {pixels} pixels has {min_bytes} bytes or more"
+            return [f"dataset.record_length_bytes is {spec.record_length_bytes:g}: {wanted}"]
         return []
 
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
         if not spec.sizes_vary:
             return np.full(len(shapes), int(spec.record_length_bytes), np.int64)
-        # Random shapes are drawn for one byte per pixel, which may be too few for a file of this format
+        # Random shapes have a pixel for each byte of a sample, and a file of this format may need more bytes than that
         min_bytes = (self.min_bytes(Shape(*shape)) for shape in shapes.tolist())
         sizes: base.Sizes = np.maximum(shapes.prod(axis=1), np.fromiter(min_bytes, np.int64, len(shapes)))
         return sizes
@@ -149,7 +143,7 @@ class PictureFormat(base.FormatBase):
 
 def pillow_pixels(data: memoryview) -> memoryview:
     """Return the pixels, decoded by Pillow. Raises OSError, ValueError, SyntaxError; UserError without Pillow."""
-    pixels: NDArray[np.uint8] = np.ascontiguousarray(pillow_image(data))
+    pixels: ByteArray = np.ascontiguousarray(pillow_image(data))
     return pixels.reshape(-1).data
 
 
@@ -169,11 +163,10 @@ def check_pixels(height: int, width: int) -> None:
         raise ValueError(f"{width:,} x {height:,} pixels are more than the {MAX_PIXELS:,} allowed in an image")
 
 
-def padding_and_codes(
-    content: Content, file: int, padding_bytes: int, count: int
-) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return the first `padding_bytes` of a file's content, and `count` bytes of it from the next block on."""
-    padding, codes = np.empty(padding_bytes, np.uint8), np.empty(count, np.uint8)
+def padding_and_codes(content: Content, file: int, padding_bytes: int, num_codes: int) -> tuple[ByteArray, ByteArray]:
+    """Return the first `padding_bytes` of a file's content, and `num_codes` bytes of it from the next block on."""
+    padding = np.empty(padding_bytes, np.uint8)
+    codes = np.empty(num_codes, np.uint8)
     content.fill(padding, file, 0)
     content.fill(codes, file, round_up(padding_bytes, BLOCK_BYTES))  # filling whole blocks is fastest
     return padding, codes

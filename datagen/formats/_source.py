@@ -13,15 +13,14 @@ from datagen.storage.storage_base import Reader, Span, read_in_transfers
 
 Memory = NewMemory | FileMemory
 Scratch = Callable[[int], memoryview]  # returns memory of that many bytes
-_MAX_BUFFER_BYTES = 8 << 20  # maximum buffer of `open` in Python 3.14 and later
-_STDIO_BYTES = 8192  # glibc's BUFSIZ: the maximum size of its buffers
+_MAX_BUFFER_BYTES = 8 << 20  # maximum buffer of Python's `open`, from Python 3.14 on
 
 
 class Source:
-    """An open file, and memory for the bytes read from it. Bytes of the file after `size_bytes` are not used."""
+    """An open file, and memory for the bytes read from it. If the file grows, bytes after `size_bytes` are not used."""
 
     read_ns = 0  # time spent in reads
-    reread_bytes = 0  # bytes read more than once, which `counts` leaves out
+    reread_bytes = 0  # bytes read again; `counts` leaves them out
     _counted = (0, 0, 0)  # bytes, calls and nanoseconds that `counts` has returned so far
 
     def __init__(
@@ -42,35 +41,39 @@ class Source:
 
         Raises DatasetError if the file ends too early or can't be read, SpaceError if too many files are open.
         """
-        before = offset % self._alignment  # a read begins and ends with a whole block
-        needed = before + size_bytes
-        target = self.memory(needed + -needed % self._alignment)
+        # Reads begin and end at multiples of the alignment: of 4096, bytes 5000 to 9000 need a read of 4096 to 12288
+        skipped = offset % self._alignment
+        needed_bytes = skipped + size_bytes
+        target = self.memory(needed_bytes + -needed_bytes % self._alignment)
         start_ns = time.monotonic_ns()
         try:
-            bytes_read = read_in_transfers(self.reader, target, offset - before, self._transfer_bytes)
+            bytes_read = read_in_transfers(self.reader, target, offset - skipped, self._transfer_bytes)
         except OSError as error:
             raise unreadable(self.path, error) from error
         self.read_ns += time.monotonic_ns() - start_ns
-        if bytes_read < needed:
-            raise ended_early(self.path, needed - bytes_read, offset - before + bytes_read)
-        return target[before:needed]
+        if bytes_read < needed_bytes:
+            raise ended_early(self.path, needed_bytes - bytes_read, offset - skipped + bytes_read)
+        return target[skipped:needed_bytes]
 
     def counts(self) -> tuple[int, int, int]:
         """Return bytes (each counted once), calls and nanoseconds of the reads since `counts` was last called."""
         counted_bytes, counted_calls, counted_ns = self._counted
-        total_bytes, calls = self.reader.app_bytes - self.reread_bytes, self.reader.read_calls
-        self._counted = total_bytes, calls, self.read_ns
-        return total_bytes - counted_bytes, calls - counted_calls, self.read_ns - counted_ns
+        total_bytes = self.reader.app_bytes - self.reread_bytes
+        total_calls = self.reader.read_calls
+        self._counted = total_bytes, total_calls, self.read_ns
+        return total_bytes - counted_bytes, total_calls - counted_calls, self.read_ns - counted_ns
 
     def close(self) -> None:
         self.reader.close()
 
 
 class CachedSource(Source):
-    """A `Source` with parts of the file in memory, given as (offset, data); other bytes are read from the file."""
+    """A `Source` with parts of the file in memory, as (offset, data); it reads other bytes from the file."""
 
     def __init__(self, source: Source, parts: Sequence[tuple[int, memoryview]]) -> None:
-        self.path, self.size_bytes, self.reader = source.path, source.size_bytes, source.reader
+        self.path = source.path
+        self.size_bytes = source.size_bytes
+        self.reader = source.reader
         self._source = source
         self._parts = parts
 
@@ -85,7 +88,10 @@ class MemorySource(Source):
     """A file whose bytes are all in memory."""
 
     def __init__(self, data: memoryview, scratch: Scratch) -> None:
-        self.path, self.size_bytes, self.scratch, self._data = "", len(data), scratch, data
+        self.path = ""
+        self.size_bytes = len(data)
+        self.scratch = scratch
+        self._data = data
 
     def read(self, offset: int, size_bytes: int) -> memoryview:
         if offset + size_bytes > self.size_bytes:
@@ -94,10 +100,11 @@ class MemorySource(Source):
 
 
 class SourceStream(io.RawIOBase):
-    """A `Source` as a file object for libraries that take one (h5py, pyarrow); closing it leaves the `Source` open."""
+    """A `Source` as a file object for libraries (h5py, pyarrow, Pillow); closing it leaves the `Source` open."""
 
     def __init__(self, source: Source) -> None:
-        self.name, self.source = source.path, source
+        self.name = source.path
+        self.source = source
         self._position = 0
 
     def readable(self) -> bool:
@@ -115,7 +122,7 @@ class SourceStream(io.RawIOBase):
         return position
 
     def read(self, size: int = -1) -> bytes:
-        """Read by one call, at most to the end of the file."""
+        """Read by one call; return fewer bytes only at the end of the file."""
         remaining_bytes = max(0, self.source.size_bytes - self._position)
         size = remaining_bytes if size < 0 else min(size, remaining_bytes)
         data = bytes(self.source.read(self._position, size)) if size else b""
@@ -130,14 +137,18 @@ class SourceStream(io.RawIOBase):
 
 
 def merge_spans(spans: list[Span], max_hole: int = 0, max_bytes: int = sys.maxsize) -> list[Span]:
-    """Merge spans (offset, bytes) in file order with at most `max_hole` bytes between them, to at most `max_bytes`."""
+    """Merge spans that are at most `max_hole` bytes apart into spans of at most `max_bytes`.
+
+    For example, with `max_hole=5`, [(0, 10), (15, 10), (40, 10)] becomes [(0, 25), (40, 10)]. Spans are in file order.
+    """
     merged: list[Span] = []
     for start, size in spans:
         if merged:
             merged_start, merged_bytes = merged[-1]
-            hole, total = start - merged_start - merged_bytes, start + size - merged_start
-            if 0 <= hole <= max_hole and total <= max_bytes:
-                merged[-1] = merged_start, total
+            hole_bytes = start - (merged_start + merged_bytes)
+            total_bytes = start + size - merged_start
+            if 0 <= hole_bytes <= max_hole and total_bytes <= max_bytes:
+                merged[-1] = merged_start, total_bytes
                 continue
         merged.append((start, size))
     return merged
@@ -151,7 +162,7 @@ def python_buffer_bytes(block_bytes: int) -> int:
 
 
 def python_calls(sizes: Iterable[int], block_bytes: int) -> Iterator[int]:
-    """Yield the sizes of the read calls that a buffered file makes for sequential reads of `sizes` bytes."""
+    """Yield the sizes of the read calls that a buffered Python file makes for sequential reads of `sizes` bytes."""
     buffer_bytes = python_buffer_bytes(block_bytes)
     buffered = 0  # bytes in the buffer that were not requested yet
     for size in sizes:
@@ -159,19 +170,19 @@ def python_calls(sizes: Iterable[int], block_bytes: int) -> Iterator[int]:
         if missing <= 0:
             buffered -= size
             continue
-        last_bytes = missing % buffer_bytes
-        if missing > last_bytes:  # whole multiples of the buffer size are read by one call, without the buffer
-            yield missing - last_bytes
+        remainder = missing % buffer_bytes
+        if missing > remainder:  # whole multiples of the buffer size are read by one call, without the buffer
+            yield missing - remainder
         buffered = 0
-        if last_bytes:
+        if remainder:
             yield buffer_bytes
-            buffered = buffer_bytes - last_bytes
+            buffered = buffer_bytes - remainder
 
 
 class BufferedFile:
-    """A file read by the calls of a Python file opened with `open(path, "rb")`, without copying through its buffer.
+    """Reads a file by the calls of a Python file opened with `open(path, "rb")`, but straight into `image`.
 
-    `image` is memory for the whole file; only the parts that were read are valid. Source: CPython,
+    `image` is memory for the whole file, in which only the parts that were read are valid. Source: CPython,
     Modules/_io/bufferedio.c (`_bufferedreader_read_generic`, `_io__Buffered_seek_impl`), confirmed by strace.
     """
 
@@ -182,7 +193,7 @@ class BufferedFile:
         self.position = 0
         self._source = source
         self._buffer_bytes = python_buffer_bytes(self.block_bytes)
-        self._start = self._end = 0  # the range of the file (end exclusive) that Python's buffer would hold
+        self._start = self._end = 0  # the part of the file (end exclusive) that Python's buffer would hold
         self._reads: list[tuple[int, int]] = []  # ranges (start, stop) read so far
 
     def seek(self, offset: int) -> None:
@@ -198,8 +209,9 @@ class BufferedFile:
     def read(self, size_bytes: int) -> memoryview:
         """Read as `io.BufferedReader.read` does; return fewer bytes only at the end of the file."""
         begin, stop = self.position, self.position + size_bytes
-        buffer_bytes, bytes_read = self._buffer_bytes, 1  # 0 bytes read: the end of the file
+        buffer_bytes = self._buffer_bytes
         if stop > self._end:
+            bytes_read = 1  # of the last call: 0 at the end of the file
             while bytes_read and stop - self._end >= buffer_bytes:  # whole multiples bypass the buffer
                 bytes_read = self.call(self._end, (stop - self._end) // buffer_bytes * buffer_bytes)
                 self._end += bytes_read
@@ -219,53 +231,39 @@ class BufferedFile:
         return self.image[begin:]
 
     def call(self, offset: int, size_bytes: int) -> int:
-        """Make one read call, without the buffer; return the bytes read, 0 at the end. Raises OSError, DatasetError."""
-        source, offset = self._source, min(offset, self.size_bytes)
-        stop = min(offset + size_bytes, self.size_bytes)
+        """Make one read call; return the number of bytes, 0 at the end of the file. Raises OSError, DatasetError."""
+        source = self._source
+        begin = min(offset, self.size_bytes)
+        stop = min(begin + size_bytes, self.size_bytes)
         start_ns = time.monotonic_ns()
-        bytes_read = source.reader.read_into(self.image[offset:stop] or memoryview(bytearray(1)), offset)
+        target = self.image[begin:stop] or memoryview(bytearray(1))  # a call at the end of the file returns nothing
+        bytes_read = source.reader.read_into(target, begin)
         source.read_ns += time.monotonic_ns() - start_ns
-        if bytes_read < stop - offset:
-            raise ended_early(source.path, stop - offset - bytes_read, offset + bytes_read)
-        self._reads.append((offset, stop))
-        return stop - offset
+        if bytes_read < stop - begin:
+            raise ended_early(source.path, stop - begin - bytes_read, begin + bytes_read)
+        self._reads.append((begin, stop))
+        return stop - begin
 
     def unread(self) -> list[tuple[int, int]]:
         """Return the ranges (start, stop) of the file that were not read."""
-        unread, end = [], 0
+        unread = []
+        read_until = 0
         for start, stop in [*sorted(self._reads), (self.size_bytes, self.size_bytes)]:
-            if start > end:
-                unread.append((end, start))
-            end = max(end, stop)
+            if start > read_until:
+                unread.append((read_until, start))
+            read_until = max(read_until, stop)
         return unread
 
     def finish(self) -> int:
-        """Fill the parts of `image` not read with zeros: its memory is reused. Return the bytes read more than once."""
-        reread_bytes = sum(stop - start for start, stop in self._reads) - self.size_bytes
+        """Zero the unread parts of `image`, which may hold an earlier file; return how many bytes were read again."""
+        total_bytes = sum(stop - start for start, stop in self._reads)
+        unread_bytes = 0
         for start, stop in self.unread():
             self.image[start:stop] = bytes(stop - start)
-            reread_bytes += stop - start
-        return reread_bytes
+            unread_bytes += stop - start
+        return total_bytes - (self.size_bytes - unread_bytes)
 
     def read_rest(self) -> None:
-        """Read the parts of the file that were not read yet."""
+        """Read the unread parts of the file."""
         for start, stop in self.unread():
             self.call(start, stop - start)
-
-
-def read_by_stdio(file: BufferedFile, offset: int) -> None:
-    """Read from `offset` to the end by the calls of np.fromfile, which uses C's fseek and fread.
-
-    fseek reads from the last multiple of the buffer size up to `offset`. fread fills the buffer from that multiple on,
-    reads all further whole buffers by one call, then the rest. Source: glibc, `_IO_file_xsgetn`, and strace.
-    """
-    buffer_bytes = min(file.block_bytes, _STDIO_BYTES)
-    position = offset - offset % buffer_bytes
-    if position < offset:
-        file.call(position, offset - position)
-    position += file.call(position, buffer_bytes)
-    whole_bytes = max(0, file.size_bytes - position) // buffer_bytes * buffer_bytes
-    if whole_bytes:
-        position += file.call(position, whole_bytes)
-    if position < file.size_bytes:
-        file.call(position, buffer_bytes)

@@ -31,16 +31,16 @@ class Format(base.FormatBase):
         chunk = buffer.view(base.CHUNK_BYTES // NUMBER_BYTES)
         for start in range(0, job.payload_bytes, job.record_bytes):
             for offset in range(0, job.record_bytes, len(chunk)):
-                piece = chunk[: min(len(chunk), job.record_bytes - offset)]
-                job.content.fill(piece, job.running_index, start + offset)
-                text = _text(piece)
-                writer.write(text[:-1] + b"\n" if offset + len(piece) == job.record_bytes else text)
+                numbers = chunk[: min(len(chunk), job.record_bytes - offset)]
+                job.content.fill(numbers, job.running_index, start + offset)
+                text = _text(numbers)
+                writer.write(text[:-1] + b"\n" if offset + len(numbers) == job.record_bytes else text)
 
     def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> CsvFile:
         return CsvFile(data, samples)
 
     def read_matched(self, file: BufferedFile, samples: int) -> None:
-        """Read as pandas' parser does: pieces of a buffered file, until a read returns nothing."""
+        """Read as pandas' parser does: chunks of a buffered file, until a read returns nothing."""
         while file.read(PARSER_BYTES):
             continue
 

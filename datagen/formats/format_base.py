@@ -48,38 +48,36 @@ __all__ += ["CachedSource", "MemorySource", "Scratch", "Source", "SourceStream",
 FORMATS = "datagen.formats"  # the package of formats; each module in it is a format
 CHUNK_BYTES = 1 << 20  # payload generated and written at a time: it stays in a core's L2 cache
 MAX_KEPT_FILES = 16  # open files, or indexes of files, that an engine keeps; each thread of a loader has its own engine
-# Size of the reads that scan record headers: in object stores, they take about as long as reads of single headers
-HEADERS_AT_ONCE_BYTES = 32 << 10
+HEADERS_AT_ONCE_BYTES = 32 << 10  # read size of scans for record headers: an object store sends it as fast as a header
 
 Sizes = NDArray[np.int64]  # a number for each file, such as its bytes; or the record shapes of files, (files, axes)
 Offsets = NDArray[np.int64]  # offset of each record, and the end of the last one
-# (start, bytes) of each sample, as a sequence or as an array of shape (samples, 2)
-Extents = Sequence[tuple[int, int]] | NDArray[np.int64]
+Extents = Sequence[tuple[int, int]] | NDArray[np.int64]  # (start, bytes) of each sample; an array is (samples, 2)
 Version = tuple[str, int, int]  # one state of a file: its path, bytes, and modification time in ns
-_offsets_of_files: dict[Version, Offsets] = {}  # cache: of all files whose record headers were read
+_offsets_of_files: dict[Version, Offsets] = {}  # cache for the life of the process: it takes 8 bytes per record
 
 
 class Sample(NamedTuple):
     """One sample in memory."""
 
     data: memoryview  # the bytes as read
-    payload: memoryview  # the part of the file's payload that was read with it; empty if only `decode` can produce it
-    payload_offset: int  # offset of that part in the file's payload
+    payload: memoryview  # the part of the file's payload that was read; empty if only `decode` can produce it
+    payload_offset: int  # where that part begins in the file's payload
     decode: Callable[[], memoryview] | None = None  # decodes `data` to pixels, numbers or bytes; None: not encoded
+    # Computes the expected `payload` from the content and the file's running index; None: it is the content itself
     rebuild: Callable[[Content, int], memoryview] | None = None
-    """Computes the expected `payload` from the content and the file's running index; None: it is the content itself."""
 
     def first_difference(self, content: Content, file: int) -> int | None:
-        """Return the index in `plain_payload` of the first byte that was not generated for `file`; None if all were."""
+        """Return the index of the first byte of `plain_payload` that was not generated for `file`; None if all were."""
         payload = self.plain_payload
         if self.rebuild is None:
             return content.first_difference(payload, file, self.payload_offset)
         expected = np.frombuffer(self.rebuild(content, file), np.uint8)
-        size = min(expected.size, len(payload))
-        differs = np.frombuffer(payload, np.uint8)[:size] != expected[:size]
+        common_bytes = min(expected.size, len(payload))
+        differs = np.frombuffer(payload, np.uint8)[:common_bytes] != expected[:common_bytes]
         if differs.any():
             return int(differs.argmax())
-        return None if expected.size == len(payload) else size
+        return None if expected.size == len(payload) else common_bytes
 
     @property
     def plain_payload(self) -> memoryview:
@@ -129,12 +127,14 @@ class FileJob:
         return self.record_bytes * self.spec.num_samples_per_file
 
     def payload(self, buffer: AlignedBuffer, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
-        """Yield bytes `start` to `stop` (exclusive) of the payload, by default all; a piece is valid until the next."""
-        chunk, stop = buffer.view(CHUNK_BYTES), self.payload_bytes if stop is None else stop
-        for block in range(start - start % BLOCK_BYTES, stop, CHUNK_BYTES):  # generating whole blocks is fastest
-            end = min(block + CHUNK_BYTES, stop)
-            self.content.fill(chunk[: end - block], self.running_index, block)
-            yield chunk[max(start - block, 0) : end - block]
+        """Yield bytes `start` to `stop` (exclusive) of the payload, by default all; a chunk is valid until the next."""
+        if stop is None:
+            stop = self.payload_bytes
+        chunk = buffer.view(CHUNK_BYTES)
+        for chunk_start in range(start - start % BLOCK_BYTES, stop, CHUNK_BYTES):  # generating whole blocks is fastest
+            chunk_bytes = min(CHUNK_BYTES, stop - chunk_start)
+            self.content.fill(chunk[:chunk_bytes], self.running_index, chunk_start)
+            yield chunk[max(start - chunk_start, 0) : chunk_bytes]
 
 
 class SideFile(abc.ABC):
@@ -166,38 +166,35 @@ class FormatBase(abc.ABC):
     own_files = False  # the files are a user's own: images may be of another type than their name says, or incomplete
     reads_parts: ClassVar[bool] = False  # `open` reads only the structure, and each `sample` only its own bytes
     compares_files: ClassVar[bool] = False  # reader.verify compares whole files, even bytes that the library skips
+    # Maximum bytes of a read call of the usual library, and so of dlemu's own reader; 0: no maximum. docs/loaders.md,
+    # "Size of requests", says how the values were measured
     transfer_bytes: ClassVar[int] = 0
-    """Maximum bytes of the usual library's read calls, which dlemu's own reader then also uses; 0: no maximum.
-
-    Values and how they were measured: docs/loaders.md, "Size of requests".
-    """
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         """Return a message for each setting that this format does not support: key, value and what is expected."""
-        problems, name = [], spec.format
+        problems = []
         if spec.compression not in self.compressions:
-            supported = " or ".join(self.compressions)
-            problems.append(f"dataset.compression is {spec.compression}: format {name} supports only {supported}")
-        if self.one_sample and (samples := spec.num_samples_per_file) != 1:
-            problems.append(f"dataset.num_samples_per_file is {samples}: a {name} file is one sample, set it to 1")
-        if self.only_bytes and (element := spec.record_element_type) != "uint8":
-            problems.append(f"dataset.record_element_type is {element}: format {name} supports only uint8")
+            wanted = f"format {spec.format} supports only {' or '.join(self.compressions)}"
+            problems.append(f"dataset.compression is {spec.compression}: {wanted}")
+        if self.one_sample and spec.num_samples_per_file != 1:
+            wanted = f"a {spec.format} file is one sample, set it to 1"
+            problems.append(f"dataset.num_samples_per_file is {spec.num_samples_per_file}: {wanted}")
+        if self.only_bytes and spec.record_element_type != "uint8":
+            wanted = f"format {spec.format} supports only uint8"
+            problems.append(f"dataset.record_element_type is {spec.record_element_type}: {wanted}")
         return problems
 
     @abc.abstractmethod
     def file_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes | None:
-        """Return the exact size of each file; None if it depends on the contents, as with compression.
-
-        `shapes` are the record shapes of the files, an array (files, axes).
-        """
+        """Return the exact size of each file, given record shapes (files, axes); None if it depends on the contents."""
 
     def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
-        """Write one file sequentially, by default only the payload. `buffer` is memory to generate the payload in.
+        """Write one file sequentially, by default only the payload, which is generated in the memory `buffer`.
 
         If `file_bytes` returns the file's size, its bytes must be a pure function of `job`.
         """
-        for piece in job.payload(buffer):
-            writer.write(piece)
+        for chunk in job.payload(buffer):
+            writer.write(chunk)
 
     def open(self, source: Source, samples: int, *, matched: bool = False) -> OpenFile:
         """Open a file of `samples` samples for reading in as few calls as possible, by default one for the whole file.
@@ -206,21 +203,18 @@ class FormatBase(abc.ABC):
         """
         return self.parse(source.read(0, source.size_bytes), samples, source.scratch)
 
+    # A method (file, samples) that makes the library's read calls on a `_source.BufferedFile`, with the same offsets,
+    # lengths and order; `parse` then gets zeros for the bytes not read. None: the library reads a file by one call
     read_matched: Callable[[Any, int], None] | None = None
-    """A method (file, samples) that reads a `_source.BufferedFile` by the library's calls: with their offsets, lengths
-    and order. `parse` then gets zeros for the bytes not read. None: the library reads a file by one call."""
 
     def parse(self, data: memoryview, samples: int, scratch: Scratch) -> OpenFile:
-        """Return the open file, given all its bytes; by default, this calls `open`."""
+        """Open a file whose bytes are all in memory; by default, this calls `open`."""
         if type(self).open is FormatBase.open:
             raise UserError(f"{type(self).__module__} can't read files: its `Format` has neither `open` nor `parse`")
         return self.open(MemorySource(data, scratch), samples)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
-        """Read sample `index` of a file of `samples` samples by the library call that a training script would make.
-
-        By default the file is read whole and parsed.
-        """
+        """Read a sample of a file by the library call of a training script; by default, read the file whole."""
         with open(path, "rb") as file:
             data = memoryview(file.read())
         return self.parse(data, samples, lambda size: memoryview(bytearray(size))).sample(index)
@@ -237,10 +231,10 @@ class UnreadFormat(FormatBase):
 class StreamCalls(NamedTuple):
     """The read calls by which a library streams a file of records, whatever the record boundaries are."""
 
+    # Takes the file system's block size; yields the bytes that successive read calls request, endlessly
     sizes: Callable[[int], Iterator[int]]
-    """Takes the file system's block size; yields the bytes that successive read calls request, endlessly."""
+    # Shorter reads that are not sequential make the calls of Python's buffered files, as scripts with an index do
     min_stream_bytes: int = 0
-    """Shorter reads that are not sequential make the calls of Python's buffered files, as scripts with an index do."""
     retries_short_reads: bool = False  # after a call that the end of the file cuts short, request the missing bytes
 
 
@@ -249,8 +243,8 @@ class RecordInputs(NamedTuple):
 
     source: Source
     samples: int
+    # Opens the side file with this index in the format's `sides`; returns None if it does not exist. Raises OSError
     open_side: Callable[[int], Source | None]
-    """Opens a side file, given its index in the format's `sides`; None if it does not exist. Raises OSError."""
     offsets: Offsets | None = None  # None: all records have one length
     matched: bool = False  # a format that `looks_up` records then does so by the read calls of its library
 
@@ -259,8 +253,8 @@ class RecordFormat(FormatBase):
     """A format with many records in each file. Files stay open, and each record is read directly into its batch."""
 
     mapped: ClassVar[bool] = False  # files in folders are read through memory maps
+    # The library looks up each record in an index, and opens the file for each record unless it maps files
     looks_up: ClassVar[bool] = False
-    """The library looks up each record in an index, and opens the file for each record unless it maps files."""
     stream_calls: ClassVar[StreamCalls | None] = None  # the read calls of a library that streams files
     tail_bytes: ClassVar[int] = 0  # bytes of a file after its last record
 
@@ -268,7 +262,7 @@ class RecordFormat(FormatBase):
         return self.record_bytes(spec, shapes) * spec.num_samples_per_file + self.tail_bytes
 
     def record_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes:
-        """Return for each file the bytes of one record, including its framing; by default there is none."""
+        """Return the bytes of one record of each file, with its framing; by default there is none."""
         return sample_bytes(spec, shapes)
 
     @abc.abstractmethod
@@ -276,24 +270,18 @@ class RecordFormat(FormatBase):
         """Open a file for reading records."""
 
     def locate(self, inputs: RecordInputs) -> Offsets | None:
-        """Return the offsets of a file's first `samples` records, from their headers or, in subclasses, an index.
-
-        Return None if the format `looks_up` each record when it is read.
-        """
+        """Return the offsets of a file's records, by default from their headers; None if the format `looks_up` each."""
         if self.looks_up:
             return None
         file = io.BufferedReader(SourceStream(inputs.source), HEADERS_AT_ONCE_BYTES)
         offsets = self.cached_offsets(file, version_of(inputs.source.path, inputs.source.size_bytes))
-        if (records := len(offsets) - 1) < inputs.samples:
+        records = len(offsets) - 1
+        if records < inputs.samples:
             raise no_such_record(records, records)
         return offsets[: inputs.samples + 1]
 
     def cached_offsets(self, file: BinaryIO, version: Version) -> Offsets:
-        """Return the offsets of all records of a file, reading its headers only once for each `version`.
-
-        The cache takes 8 bytes per record, for the life of the process. A training job reads no headers in advance, so
-        dlemu reads them before the measurement.
-        """
+        """Return the offsets of all records of a file; its headers are read once per `version`, before measurements."""
         if version not in _offsets_of_files:
             _offsets_of_files[version] = np.array(self.offsets(file), np.int64)
         return _offsets_of_files[version]
@@ -304,16 +292,15 @@ class RecordFormat(FormatBase):
 
 
 class RecordFile:
-    """An open file of records, all of one length unless their offsets are given.
-
-    Its memory does not grow with the number of reads, so it may stay open.
-    """
+    """An open file of records, all of one length unless offsets are given. Its memory does not grow with reads."""
 
     scattered = False  # whether consecutive records may lie apart in the file; they are then read one by one
 
     def __init__(self, inputs: RecordInputs, record_bytes: int) -> None:
-        self.source, self._samples, self._offsets = inputs.source, inputs.samples, inputs.offsets
-        self._record_bytes = record_bytes
+        self.source = inputs.source
+        self._samples = inputs.samples
+        self._offsets = inputs.offsets
+        self._record_bytes = record_bytes  # of each record, if there are no offsets
 
     def span(self, index: int, count: int) -> tuple[int, int]:
         """Return (offset in the file, bytes) of `count` consecutive records from record `index` on."""
@@ -321,25 +308,26 @@ class RecordFile:
             raise no_such_record(index, self._samples)
         if self._offsets is None:
             return index * self._record_bytes, count * self._record_bytes
-        start = int(self._offsets[index])
-        return start, int(self._offsets[index + count]) - start
+        start, stop = int(self._offsets[index]), int(self._offsets[index + count])
+        return start, stop - start
 
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> Extents:
         """Return (start in `data`, bytes) of each sample; `data` was read from `span(index, count)`.
 
         With `verify`, also compare the checksums in the file. By default, call `extent` for each record.
         """
-        extents, begin = [], 0
+        extents, record_start = [], 0
         for number in range(index, index + count):
-            offset, size = self.span(number, 1)
-            start, size_bytes = self.extent(data[begin : begin + size], offset, verify)
-            extents.append((begin + start, size_bytes))
-            begin += size
+            offset, record_bytes = self.span(number, 1)
+            record = data[record_start : record_start + record_bytes]
+            sample_start, size_bytes = self.extent(record, offset, verify)
+            extents.append((record_start + sample_start, size_bytes))
+            record_start += record_bytes
         return extents
 
     def extent(self, record: memoryview, offset: int, verify: bool) -> tuple[int, int]:
         """Return (start, bytes) of the sample in a record at `offset` of the file; override this, or `samples`."""
-        raise NotImplementedError  # a default would pass off framing as data
+        raise NotImplementedError  # a default could take framing for data
 
     def largest_bytes(self) -> int:
         """Return the size of the largest record, from the file or its index."""
@@ -347,10 +335,7 @@ class RecordFile:
 
 
 def version_of(path: str, size_bytes: int) -> Version:
-    """Return the state of a file on this host; for an object, the time is 0.
-
-    If an object is replaced by one of equal size, its cached offsets are wrong; reading its records reports that.
-    """
+    """Return the state of a file. For an object, the time is 0; if another of its size replaces it, reading fails."""
     try:
         status = os.stat(path)
     except OSError:
@@ -359,7 +344,7 @@ def version_of(path: str, size_bytes: int) -> Version:
 
 
 def no_such_record(index: int, samples: int) -> DamagedError:
-    """Return the error for a file that has fewer records than the settings say."""
+    """Return the error for a file that holds fewer records (`samples`) than the settings say."""
     problem = f"no record {index}: it holds {samples}; if all files do, set dataset.num_samples_per_file to that"
     return DamagedError(problem, None)
 

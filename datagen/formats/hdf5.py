@@ -22,12 +22,13 @@ import numpy as np
 from datagen.buffers import AlignedBuffer
 from datagen.errors import SpaceError
 from datagen.formats import format_base as base
-from datagen.formats._hdf5_read import OLD_NAME, Hdf5File, KnownMetadata, hdf5
+from datagen.formats._hdf5_read import OLD_NAME, Hdf5File, MetadataCache, hdf5
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
 ENDINGS = ("hdf5", "h5")
 LABELS = "labels"
+Shape = tuple[int, ...]
 
 
 class Format(base.FormatBase):
@@ -35,7 +36,7 @@ class Format(base.FormatBase):
     reads_parts = True
 
     def __init__(self) -> None:
-        self._known_metadata: KnownMetadata = {}  # of opened files with one sample and without chunks
+        self._metadata_cache: MetadataCache = {}  # of opened files with one sample and without chunks
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         problems = super().unfit(spec)
@@ -43,22 +44,19 @@ class Format(base.FormatBase):
             problems.append(f"dataset.chunk_size is {spec.chunk_size}: dataset.enable_chunking needs 1 byte or more")
         parts = spec.hdf5.num_dset_per_record
         if parts > 1 and (not spec.record_dims or spec.record_dims[0] % parts):
-            problems.append(
-                f"dataset.hdf5.num_dset_per_record is {parts}: wanted 1, or a number that divides the first of "
-                f"dataset.record_dims, which is {list(spec.record_dims)}"
-            )
+            wanted = f"1, or a number that divides the first of dataset.record_dims, which is {list(spec.record_dims)}"
+            problems.append(f"dataset.hdf5.num_dset_per_record is {parts}: wanted {wanted}")
         if problems:
             return problems
         record = _dataset_shape(spec, spec.record_dims or (2, 2))[1:]
         chunk, max_shape, axes = spec.hdf5.chunk_dims, spec.hdf5.max_shape, len(record)
         if chunk and (len(chunk) != axes + 1 or min(chunk) < 1):
-            expected = f"{axes + 1} numbers of 1 or more, samples and then a record's {axes} axes"
-            problems.append(f"dataset.hdf5.chunk_dims is {list(chunk)}: wanted {expected}")
+            wanted = f"{axes + 1} numbers of 1 or more, samples and then a record's {axes} axes"
+            problems.append(f"dataset.hdf5.chunk_dims is {list(chunk)}: wanted {wanted}")
         if max_shape and len(max_shape) != axes:
             problems.append(f"dataset.hdf5.max_shape is {list(max_shape)}: wanted {axes} numbers, a record's axes")
         elif max_shape and spec.record_dims and any(a < b for a, b in zip(max_shape, record, strict=True)):
-            expected = f"at least the record's {list(record)}"
-            problems.append(f"dataset.hdf5.max_shape is {list(max_shape)}: wanted {expected}")
+            problems.append(f"dataset.hdf5.max_shape is {list(max_shape)}: wanted at least the record's {list(record)}")
         return problems
 
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes | None:
@@ -76,18 +74,18 @@ class Format(base.FormatBase):
             return
         datasets = job.spec.hdf5.num_dset_per_record
         stride = job.payload_bytes if datasets == 1 else job.record_bytes  # a single dataset is written at once
-        part_bytes = stride // datasets  # what a dataset holds of each stride
-        _, parts = _contiguous_layout(job.spec, job.shape)
-        for part in parts:
-            if isinstance(part, bytes):  # metadata
-                writer.write(part)
+        part_bytes = stride // datasets  # bytes of each stride that belong to one dataset
+        _, layout = _contiguous_layout(job.spec, job.shape)
+        for metadata_or_dataset in layout:
+            if isinstance(metadata_or_dataset, bytes):
+                writer.write(metadata_or_dataset)
                 continue
-            for start in range(part * part_bytes, job.payload_bytes, stride):
-                for piece in job.payload(buffer, start, start + part_bytes):
-                    writer.write(piece)
+            for start in range(metadata_or_dataset * part_bytes, job.payload_bytes, stride):
+                for chunk in job.payload(buffer, start, start + part_bytes):
+                    writer.write(chunk)
 
     def open(self, source: base.Source, samples: int, *, matched: bool = False) -> Hdf5File:
-        return Hdf5File(source, samples, self._known_metadata, matched=matched)
+        return Hdf5File(source, samples, self._metadata_cache, matched=matched)
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
         with hdf5().File(path, "r") as opened:
@@ -100,7 +98,7 @@ def _is_chunked(spec: DatasetSpec) -> bool:
     return bool(spec.compression == "gzip" or spec.enable_chunking or spec.hdf5.chunk_dims or spec.hdf5.max_shape)
 
 
-def _dataset_shape(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _dataset_shape(spec: DatasetSpec, shape: Shape) -> Shape:
     """Return the shape of each dataset of records; like DLIO, omit a first axis of 1 in `record_dims`."""
     record = (shape[0] // spec.hdf5.num_dset_per_record, *shape[1:])
     if spec.record_dims and record[0] == 1:
@@ -108,10 +106,10 @@ def _dataset_shape(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, ...]
     return (spec.num_samples_per_file, *record)
 
 
-def _contiguous_layout(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, list[bytes | int]]:
-    """Return the size of a file without chunks, and its parts in file order: metadata as bytes, datasets as numbers.
+def _contiguous_layout(spec: DatasetSpec, shape: Shape) -> tuple[int, list[bytes | int]]:
+    """Return the size of a file without chunks, and its layout in file order: metadata as bytes, datasets as numbers.
 
-    The parts of a file of two datasets may be [metadata, 0, 1, metadata]. Metadata include the labels, all zero.
+    The layout of a file of two datasets may be [b"...", 0, 1, b"..."]. Metadata include the labels, all zero.
     """
     h5py = hdf5()
     creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -129,23 +127,23 @@ def _contiguous_layout(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, 
             dataset = h5py.h5d.create(file.id, name.encode(), element_type, space, creation)
             extents.append((int(dataset.get_offset()), math.prod(dims) * element.itemsize))
 
-    parts: list[bytes | int] = []
+    layout: list[bytes | int] = []
     with _file_laid_out_by_hdf5(allocate) as temporary:
         in_file_order = sorted((extent, number) for number, extent in enumerate(extents[:-1]))  # without labels
         for (offset, size_bytes), number in in_file_order:
-            parts += temporary.read(offset - temporary.tell()), number
+            layout += [temporary.read(offset - temporary.tell()), number]
             temporary.seek(offset + size_bytes)
-        parts.append(temporary.read())
-        return temporary.tell(), parts
+        layout.append(temporary.read())
+        return temporary.tell(), layout
 
 
 @contextlib.contextmanager
 def _file_laid_out_by_hdf5(fill: Callable[[Any], None]) -> Iterator[BinaryIO]:
     """Yield a temporary HDF5 file with the datasets that `fill` adds to an h5py.File. Raises SpaceError.
 
-    It is created as by h5py.File(..., libver="latest"), but without times: old releases of h5py store the creation time
-    in the root group, and `verify` could not reproduce the file. It must be a real file: with other drivers, HDF5 does
-    not gather the metadata into blocks, and offsets differ.
+    It is created as by h5py.File(..., libver="latest"), but without times, because old releases of h5py store the
+    creation time in the root group, and `verify` could not reproduce the file. It must be a real file: other drivers of
+    HDF5 do not gather the metadata into blocks, so that offsets differ.
     """
     h5py = hdf5()
     creation, access = h5py.h5p.create(h5py.h5p.FILE_CREATE), h5py.h5p.create(h5py.h5p.FILE_ACCESS)
@@ -192,13 +190,11 @@ def _write_chunked(job: base.FileJob, writer: Writer) -> None:
         file.create_dataset(LABELS, data=np.zeros(shape[0], np.int64))
 
     with _file_laid_out_by_hdf5(fill) as temporary:
-        while piece := temporary.read(base.CHUNK_BYTES):
-            writer.write(piece)
+        while data := temporary.read(base.CHUNK_BYTES):
+            writer.write(data)
 
 
-def _chunks(
-    job: base.FileJob, part: int, shape: tuple[int, ...], chunk: tuple[int, ...]
-) -> Iterator[tuple[tuple[int, ...], bytes]]:
+def _chunks(job: base.FileJob, part: int, shape: Shape, chunk: Shape) -> Iterator[tuple[Shape, bytes]]:
     """Yield (index of the first element, stored bytes) of each chunk of dataset `part`."""
     level = job.spec.compression_level if job.spec.compression == "gzip" else None
     part_bytes = job.record_bytes // job.spec.hdf5.num_dset_per_record
@@ -210,8 +206,8 @@ def _chunks(
         samples = slab.view(job.spec.record_element_type).reshape(len(slab), *shape[1:])
         for start in itertools.product(*grid):
             ranges = [slice(begin, begin + size) for begin, size in zip(start, chunk[1:], strict=True)]
-            piece = samples[(slice(None), *ranges)]
-            padded = np.zeros(chunk, piece.dtype)  # a chunk may extend beyond the edges of the dataset
-            padded[tuple(map(slice, piece.shape))] = piece
+            values = samples[(slice(None), *ranges)]
+            padded = np.zeros(chunk, values.dtype)  # a chunk may extend beyond the edges of the dataset
+            padded[tuple(map(slice, values.shape))] = values
             plain = padded.tobytes()
             yield (first, *start), plain if level is None else zlib.compress(plain, level)

@@ -1,7 +1,7 @@
 """Records without framing, one after the other, read by calls instead of memory maps (DLIO's `indexed_binary`).
 
 FILE holds the records. FILE.off.idx and FILE.sz.idx hold the offset and the size of each as little-endian uint64, as in
-Megatron-like datasets. A file may have hundreds of millions of records, so no memory is used per record.
+Megatron-like datasets. A file may have hundreds of millions of records, so nothing is kept in memory per record.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datagen.layout import Layout, even_places
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
-ENTRY_BYTES = 8
+ENTRY_BYTES = 8  # size of an offset or a size in an index file
 OFFSETS, SIZES = 0, 1  # positions of the two index files in `sides`
 SUFFIXES = (".off.idx", ".sz.idx")
 
@@ -69,7 +69,7 @@ class Format(base.RecordFormat):
 
 
 class IndexedFile(base.RecordFile):
-    """An open file. Positions are computed if records have one length (unless `matched` and indexed), or looked up."""
+    """An open file. It locates records by arithmetic, or by its index (if they differ in length, or if `matched`)."""
 
     def __init__(self, inputs: base.RecordInputs) -> None:
         source, samples = inputs.source, inputs.samples
@@ -83,21 +83,18 @@ class IndexedFile(base.RecordFile):
                 if side.size_bytes < index_bytes:
                     problem = f"the index is truncated: {samples} records need {index_bytes} bytes"
                     raise base.damaged(side.path, problem, side.size_bytes)
-            # An index can take gigabytes, so three records stand for all. If they mislead, samples begin elsewhere.
-            computed = not (inputs.matched or remainder) and all(
+            # An index can take gigabytes, so three records are compared. If others differ, samples begin elsewhere.
+            can_compute = not (inputs.matched or remainder) and all(
                 (_entry(offsets, number * ENTRY_BYTES), _entry(sizes, number * ENTRY_BYTES))
                 == (number * record_bytes, record_bytes)
                 for number in {0, samples // 2, samples - 1}
             )
-            if not computed:
+            if not can_compute:
                 self._index = (offsets, sizes)
                 self.scattered = True
         elif remainder or not self._record_bytes:
-            raise base.DamagedError(
-                f"its {source.size_bytes} bytes are not {samples} records of one length, and it has no index "
-                "(FILE.off.idx, FILE.sz.idx)",
-                None,
-            )
+            problem = f"its {source.size_bytes} bytes are not {samples} records of one length"
+            raise base.DamagedError(f"{problem}, and it has no index (FILE.off.idx, FILE.sz.idx)", None)
 
     def span(self, index: int, count: int) -> tuple[int, int]:
         if self._index is None or not 0 <= index <= index + count <= self._samples:

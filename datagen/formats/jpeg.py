@@ -33,15 +33,14 @@ HAS_OWN_LENGTH = True
 SOI, EOI, COM = b"\xff\xd8", b"\xff\xd9", b"\xff\xfe"
 DQT, SOF0, DHT, SOS = b"\xff\xdb", b"\xff\xc0", b"\xff\xc4", b"\xff\xda"
 JFIF = b"\xff\xe0\x00\x10JFIF\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00"
-
 STANDALONE = frozenset((0x01, *range(0xD0, 0xD8)))  # markers without a segment: TEM, and restart markers
 COMMENT_HEAD_BYTES = 4  # marker and length
 SEGMENT_BYTES = 65533  # maximum bytes of a comment: a segment's length has 16 bits and includes its own 2 bytes
-END_OF_BLOCK = 0xFE  # the code of 8 bits, the last one in SIZES
-NO_DIFFERENCE = 0xFE  # the same code in the table for DC differences
 MAX_COEFFICIENTS = 63  # AC coefficients of a block of 8 x 8
-# Bits of a coefficient for the Huffman codes of 1 to 8 bits; 0: end of block, or no difference
-SIZES = bytes([7, 6, 5, 4, 3, 2, 1, 0])
+# Bits of the coefficient after the Huffman codes of 1 to 8 bits; 0: none follows the code of 8 bits
+COEFFICIENT_BITS = bytes([7, 6, 5, 4, 3, 2, 1, 0])
+END_OF_BLOCK = 0xFE  # the code of 8 bits, in the table for AC coefficients
+NO_DIFFERENCE = 0xFE  # the same code in the table for DC differences
 
 
 class Format(PictureFormat):
@@ -57,11 +56,10 @@ class Format(PictureFormat):
         comment_bytes = COMMENT_HEAD_BYTES + picture.MIN_PADDING_BYTES + spare_bytes
         num_comments = -(-comment_bytes // (COMMENT_HEAD_BYTES + SEGMENT_BYTES))  # rounded up
         coefficients = MAX_COEFFICIENTS if block_bytes > MAX_COEFFICIENTS else block_bytes - 2
-        padding, codes = picture.padding_and_codes(
-            content, file, comment_bytes - COMMENT_HEAD_BYTES * num_comments, blocks * coefficients
-        )
-        pieces = np.array_split(padding, num_comments)
-        comments = [COM + struct.pack(">H", len(piece) + 2) + piece.tobytes() for piece in pieces]
+        padding_bytes = comment_bytes - COMMENT_HEAD_BYTES * num_comments
+        padding, codes = picture.padding_and_codes(content, file, padding_bytes, blocks * coefficients)
+        parts = np.array_split(padding, num_comments)
+        comments = [COM + struct.pack(">H", len(part) + 2) + part.tobytes() for part in parts]
         # Each row is a block: no DC difference, the coefficients and, if these are fewer than 63, an end of block
         scan = np.empty((blocks, block_bytes), np.uint8)
         scan[:, 0] = NO_DIFFERENCE
@@ -81,7 +79,8 @@ class Format(PictureFormat):
             raise DamagedError("no JPEG start")
         marker = 0xFF  # the last two bytes read, as in Pillow's JpegImagePlugin.py; 0xFF alone begins a marker
         while True:
-            marker = marker << 8 & 0xFF00 | struct.unpack("B", file.read(1))[0]
+            (byte,) = struct.unpack("B", file.read(1))
+            marker = ((marker & 0xFF) << 8) | byte
             if marker in (0xFFFF, 0xFF00):
                 marker = 0xFF
             elif marker & 0xFF == SOS[1]:
@@ -121,7 +120,8 @@ def _headers(shape: Shape) -> bytes:
     sampling = [0x11] if count == 1 else [0x22, 0x11, 0x11]  # 2 x 2 blocks of luma for each block of chroma
     components = b"".join(bytes([i + 1, sampling[i], 0]) for i in range(count))
     frame = SOF0 + struct.pack(">HBHHB", 8 + 3 * count, 8, shape.height, shape.width, count) + components
-    codes = bytes([1] * 8 + [0] * 8) + SIZES  # one code of each length from 1 to 8
-    huffman = b"".join(DHT + struct.pack(">HB", 3 + len(codes), kind) + codes for kind in (0x00, 0x10))
+    codes = bytes([1] * 8 + [0] * 8) + COEFFICIENT_BITS  # one code of each length from 1 to 8
+    huffman = b"".join(DHT + struct.pack(">HB", 3 + len(codes), kind) + codes for kind in (0x00, 0x10))  # DC, AC
     scan = SOS + struct.pack(">HB", 6 + 2 * count, count) + b"".join(bytes([i + 1, 0]) for i in range(count))
-    return quantization + frame + huffman + scan + b"\x00\x3f\x00"  # of coefficients 0 to 63, at full precision
+    scan += b"\x00\x3f\x00"  # coefficients 0 to 63, at full precision
+    return quantization + frame + huffman + scan

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer, round_up
 from datagen.formats import format_base as base
-from datagen.formats._source import BufferedFile, read_by_stdio
+from datagen.formats._source import BufferedFile
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
@@ -28,7 +28,7 @@ MAGIC = b"\x93NUMPY"
 ALIGNMENT = 64  # NumPy pads the header so that the items begin at a multiple of this
 GROWTH_DIGITS = 21  # characters that NumPy reserves for the first axis: one more than a 64-bit number has digits
 CACHED_HEADERS = 256  # size of the cache of parsed headers
-
+STDIO_BYTES = 8192  # glibc's BUFSIZ: the maximum size of its buffers
 _HEADER = re.compile(rb"\{'descr': '([^']*)', 'fortran_order': (True|False), 'shape': \(([0-9, ]*)\), \} *\n")
 
 
@@ -85,7 +85,7 @@ def array_header(descr: str, shape: tuple[int, ...]) -> bytes:
 
 def array_bytes(descr: str, shapes: base.Sizes, samples: int) -> base.Sizes:
     """Return the size of each .npy file, given the shapes of their records (files, axes)."""
-    # All headers have one size: either shapes are equal, or they are random with two axes, whose digits fit the padding
+    # All headers have one size: shapes are equal, or random with two axes, whose numbers of digits fit into the padding
     largest = tuple(shapes.max(axis=0, initial=1).tolist())
     header_size = len(array_header(descr, (*largest, samples)))
     return cast("base.Sizes", header_size + shapes.prod(axis=1) * samples * np.dtype(descr).itemsize)
@@ -111,20 +111,42 @@ def _parse_header(text: bytes) -> Header:
     dtype = np.dtype(descr)
     if dtype.hasobject:
         raise base.DamagedError("the array holds Python objects, which only pickle can read")
-    size, last_axis = math.prod(shape) * dtype.itemsize, shape[-1] if shape else 1
-    return Header(size, dtype.itemsize, fortran_order, last_axis, f"{shape} of {descr}")
+    payload_bytes = math.prod(shape) * dtype.itemsize
+    last_axis = shape[-1] if shape else 1
+    return Header(payload_bytes, dtype.itemsize, fortran_order, last_axis, f"{shape} of {descr}")
+
+
+def read_by_stdio(file: BufferedFile, offset: int) -> None:
+    """Read from `offset` to the end by the calls of np.fromfile, which uses C's fseek and fread.
+
+    fseek reads from the last multiple of the buffer size up to `offset`. fread fills the buffer from that multiple on,
+    then reads all further whole buffers by one call, and then the rest. Source: glibc, `_IO_file_xsgetn`, and strace.
+    """
+    buffer_bytes = min(file.block_bytes, STDIO_BYTES)
+    position = offset - offset % buffer_bytes
+    if position < offset:
+        file.call(position, offset - position)
+    position += file.call(position, buffer_bytes)
+    whole_bytes = max(0, file.size_bytes - position) // buffer_bytes * buffer_bytes
+    if whole_bytes:
+        position += file.call(position, whole_bytes)
+    if position < file.size_bytes:
+        file.call(position, buffer_bytes)
 
 
 class ArrayFile(base.OpenFile):
     """An array in memory; a sample is copied only if the array interleaves samples (C order)."""
 
     def __init__(self, header: Header, payload: memoryview, samples: int, scratch: base.Scratch) -> None:
-        self._header, self._payload, self._samples, self._scratch = header, payload, samples, scratch
+        self._header = header
+        self._payload = payload
+        self._samples = samples
+        self._scratch = scratch
         self._copy: memoryview | None = None  # memory for a copied sample
 
     def sample(self, index: int) -> base.Sample:
         """Return x[..., index]: a view in Fortran order, a copy in C order."""
-        header, samples, payload = self._header, self._samples, self._payload
+        header, payload, samples = self._header, self._payload, self._samples
         if samples == 1:
             return base.Sample(payload, payload, 0)
         if header.last_axis != samples:

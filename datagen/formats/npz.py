@@ -1,9 +1,9 @@
 """NumPy's .npz: a zip archive of two arrays, `x` (d1, d2, ..., samples) of records and `y` (samples) of zeros.
 
-Files have the exact layout of `np.savez(path, x=..., y=[0] * samples)` (DLIO's datasets): two members, each with zip64
-(64-bit) sizes in its local header, then the central directory, as Python's zipfile writes them with force_zip64. Files
-are written as a stream and parsed in memory. Format: PKWARE's APPNOTE.TXT, sections 4.3 (records) and 4.5.3 (the zip64
-field); NEP 1 for the arrays.
+Files have the exact layout of `np.savez(path, x=..., y=[0] * samples)` (DLIO's datasets). Two members, whose local
+headers have 64-bit sizes in a zip64 field, are followed by the central directory, as Python's zipfile writes them with
+force_zip64. Files are written as a stream and parsed in memory. Format: PKWARE's APPNOTE.TXT, sections 4.3 (records)
+and 4.5.3 (the zip64 field); NEP 1 for the arrays.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from datagen.storage.storage_base import Writer
 _LOCAL = struct.Struct("<4sHHHHHLLLHH")  # local header of a member (APPNOTE 4.3.7)
 _LOCAL_ZIP64 = struct.Struct("<HHQQ")  # its zip64 field
 _ENTRY = struct.Struct("<4sHHHHHHLLLHHHHHLL")  # entry of the central directory (4.3.12)
+_ENTRY_TO_READ = struct.Struct("<4s6xH4xLLLHHH8xL")  # the same, without the fields that readers ignore
 _END64 = struct.Struct("<4sQHHLLQQQQ")  # zip64 end-of-central-directory record (4.3.14)
 _END64_LOCATOR = struct.Struct("<4sLQL")  # where that record is (4.3.15)
 _END = struct.Struct("<4sHHHHLLH")  # end-of-central-directory record, without a comment (4.3.16)
@@ -34,15 +35,16 @@ NAME_BYTES = len("x.npy")
 LOCAL_BYTES = _LOCAL.size + NAME_BYTES + _LOCAL_ZIP64.size
 STORED, DEFLATED = 0, 8  # compression methods (4.4.5)
 ZIP64_LIMIT = (1 << 31) - 1  # zipfile stores larger sizes and offsets as 64-bit numbers in the central directory
+IN_ZIP64 = 0xFFFFFFFF  # a 32-bit size or offset whose value is in the zip64 field
 DATE_1980 = 1 << 5 | 1  # MS-DOS date 1980-01-01, so that a file's bytes do not depend on when it was made
 ZIP64_VERSION = 45  # version of the zip format that introduced 64-bit sizes
-UNIX = 3  # "version made by" a Unix system, as Python's zipfile writes it (4.4.2)
+MADE_BY = 3 << 8 | ZIP64_VERSION  # "version made by" a Unix system (3), as Python's zipfile writes it (4.4.2)
 FILE_MODE = 0o600  # mode of an extracted member
-
+RAW_DEFLATE = -15  # zlib's `wbits` for deflate without zlib's header and checksum, as zip has it
 INFLATE_BYTES = 1 << 20  # bytes decompressed at a time
 MAX_INFLATION = 1032  # maximum compression ratio of deflate (zlib's technical notes)
 MAX_LABEL_BYTES = 4096  # members of at most this size count as labels, which are not read, as DLIO does not read `y`
-NUMPY_READ_BYTES = 1 << 18  # np.load reads a member in pieces of this size (`BUFFER_SIZE` in numpy/lib/_format_impl.py)
+NUMPY_READ_BYTES = 1 << 18  # np.load reads a member in chunks of this size (`BUFFER_SIZE` in numpy/lib/_format_impl.py)
 ZIPFILE_MIN_READ_BYTES = 4096  # minimum that Python's zipfile reads of a member (`ZipExtFile.MIN_READ_SIZE`)
 _DAMAGED = cast("type[Exception]", isal_zlib.error)  # the library's type stub calls the class an instance
 
@@ -59,9 +61,9 @@ class Format(base.FormatBase):
         y_bytes = len(npy.array_header("<i8", (samples,))) + 8 * samples
         y_start = LOCAL_BYTES + x_bytes
         directory_start = y_start + LOCAL_BYTES + y_bytes
-        # Zip64 fields, 4 bytes and 8 for each number: both sizes of a large x, the offset of a distant y; True is 1
-        zip64_bytes = 20 * (x_bytes > ZIP64_LIMIT) + 12 * (y_start > ZIP64_LIMIT)
-        end64_bytes = (_END64.size + _END64_LOCATOR.size) * (directory_start > ZIP64_LIMIT)
+        # The zip64 field of an entry has 4 bytes, and 8 for each number: two sizes of a large x, or the offset of y
+        zip64_bytes = np.where(x_bytes > ZIP64_LIMIT, 4 + 2 * 8, 0) + np.where(y_start > ZIP64_LIMIT, 4 + 8, 0)
+        end64_bytes = np.where(directory_start > ZIP64_LIMIT, _END64.size + _END64_LOCATOR.size, 0)
         entries_bytes = 2 * (_ENTRY.size + NAME_BYTES)
         return cast("base.Sizes", directory_start + entries_bytes + zip64_bytes + end64_bytes + _END.size)
 
@@ -75,19 +77,20 @@ class Format(base.FormatBase):
 
     def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> npy.ArrayFile:
         """Parse the archive; samples are copied only if they are compressed or interleaved."""
-        entry = _members_to_read(_entries(data, _find_directory(data)), samples)[0]
-        member, offset = _stored_data(data, entry)
-        if entry.method != STORED:
-            member = _inflate(member, scratch(entry.plain_bytes), offset, entry.crc)
+        entries = _entries(data, _find_directory(data))
+        entry = _members_to_read(entries, samples)[0]
+        array, offset = _stored_data(data, entry)
+        if entry.method == DEFLATED:
+            array = _inflate(array, scratch(entry.plain_bytes), offset, entry.crc)
         try:
-            return npy.Format().parse(member, samples, scratch)
+            return npy.Format().parse(array, samples, scratch)
         except base.DamagedError as error:
             raise base.DamagedError(str(error), entry.header_offset) from error
 
     def read_matched(self, file: BufferedFile, samples: int) -> None:
-        """Read as np.load does: Python's zipfile on a buffered file, arrays in pieces."""
+        """Read as np.load does: Python's zipfile on a buffered file, arrays in chunks."""
         file.read(len(npy.MAGIC))
-        # The directory, as in zipfile.ZipFile (`_EndRecData`, `_RealGetContents`)
+        # Find and read the directory as zipfile.ZipFile does (`_EndRecData`, `_RealGetContents`)
         file.seek_from_end(_END.size)
         file.read_all()
         file.seek_from_end(_END.size + _END64_LOCATOR.size)
@@ -103,10 +106,8 @@ class Format(base.FormatBase):
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
         with open(path, "rb") as file, np.load(file) as archive:  # given a path, np.load leaves a damaged file open
-            entries = [
-                Entry(info.filename, 0, 0, info.compress_size, info.file_size, info.header_offset)
-                for info in archive.zip.infolist()
-            ]
+            infos = archive.zip.infolist()
+            entries = [Entry(info.filename, 0, 0, 0, info.file_size, info.header_offset) for info in infos]
             members = _members_to_read(entries, samples)
             in_file_order = sorted(members, key=lambda entry: entry.header_offset)
             arrays = {entry.name: archive[entry.name] for entry in in_file_order}
@@ -125,28 +126,31 @@ class Entry(NamedTuple):
 
 
 class Directory(NamedTuple):
-    """The position and size of the central directory, and the number of members that it lists."""
+    """Where the central directory is."""
 
     offset: int
     size_bytes: int
-    members: int
+    members: int  # number of members that it lists
 
 
-def _write_member(writer: Writer, name: str, level: int, pieces: Iterable[bytes | memoryview]) -> Entry:
+def _write_member(writer: Writer, name: str, level: int, chunks: Iterable[bytes | memoryview]) -> Entry:
     """Write a member, deflated unless `level` is 0. Its local header is written last, when the checksum is known."""
-    start, crc, plain_bytes = writer.position, 0, 0
-    deflate = zlib.compressobj(level, zlib.DEFLATED, -15) if level else None
+    start = writer.position
+    crc = plain_bytes = 0
+    deflate = zlib.compressobj(level, zlib.DEFLATED, RAW_DEFLATE) if level else None
     writer.skip(LOCAL_BYTES)
-    for piece in pieces:
-        crc = isal_zlib.crc32(piece, crc)
-        plain_bytes += len(piece)
-        writer.write(deflate.compress(piece) if deflate else piece)
+    for chunk in chunks:
+        crc = isal_zlib.crc32(chunk, crc)
+        plain_bytes += len(chunk)
+        writer.write(deflate.compress(chunk) if deflate else chunk)
     if deflate:
         writer.write(deflate.flush())
-    method, packed_bytes = DEFLATED if deflate else STORED, writer.position - start - LOCAL_BYTES
-    crc_and_sizes = crc, 0xFFFFFFFF, 0xFFFFFFFF, len(name), _LOCAL_ZIP64.size
-    header = _LOCAL.pack(b"PK\x03\x04", ZIP64_VERSION, 0, method, 0, DATE_1980, *crc_and_sizes) + name.encode()
-    writer.write_at(header + _LOCAL_ZIP64.pack(1, 16, plain_bytes, packed_bytes), start)
+    method = DEFLATED if deflate else STORED
+    packed_bytes = writer.position - start - LOCAL_BYTES
+    header = _LOCAL.pack(
+        b"PK\x03\x04", ZIP64_VERSION, 0, method, 0, DATE_1980, crc, IN_ZIP64, IN_ZIP64, len(name), _LOCAL_ZIP64.size
+    )
+    writer.write_at(header + name.encode() + _LOCAL_ZIP64.pack(1, 16, plain_bytes, packed_bytes), start)
     return Entry(name, method, crc, packed_bytes, plain_bytes, start)
 
 
@@ -154,22 +158,24 @@ def _encode_directory(entries: list[Entry], offset: int) -> bytes:
     """Return the central directory at `offset` of the file, and the records after it, as zipfile writes them."""
     version, data = ZIP64_VERSION, b""
     for name, method, crc, packed, plain, header_offset in entries:
-        wide: list[int] = []  # numbers above the limit, which move to a zip64 field
+        zip64: list[int] = []  # the sizes and offset above the limit
         if max(plain, packed) > ZIP64_LIMIT:
-            wide += [plain, packed]
-            plain = packed = 0xFFFFFFFF
+            zip64 += [plain, packed]
+            plain = packed = IN_ZIP64
         if header_offset > ZIP64_LIMIT:
-            wide.append(header_offset)
-            header_offset = 0xFFFFFFFF
-        extra = struct.pack(f"<HH{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b""
-        versions_and_method = UNIX << 8 | version, version, 0, method, 0, DATE_1980
-        sizes = crc, packed, plain, len(name), len(extra), 0, 0, 0, FILE_MODE << 16, header_offset
-        data += _ENTRY.pack(b"PK\x01\x02", *versions_and_method, *sizes) + name.encode() + extra
+            zip64.append(header_offset)
+            header_offset = IN_ZIP64
+        extra = struct.pack(f"<HH{len(zip64)}Q", 1, 8 * len(zip64), *zip64) if zip64 else b""
+        entry = _ENTRY.pack(
+            b"PK\x01\x02", MADE_BY, version, 0, method, 0, DATE_1980, crc, packed, plain, len(name), len(extra),
+            0, 0, 0, FILE_MODE << 16, header_offset,
+        )  # fmt: skip
+        data += entry + name.encode() + extra
     count, size = len(entries), len(data)
     if offset > ZIP64_LIMIT:
         data += _END64.pack(b"PK\x06\x06", _END64.size - 12, version, version, 0, 0, count, count, size, offset)
         data += _END64_LOCATOR.pack(b"PK\x06\x07", 0, offset + size, 1)
-    return data + _END.pack(b"PK\x05\x06", 0, 0, count, count, size, min(offset, 0xFFFFFFFF), 0)
+    return data + _END.pack(b"PK\x05\x06", 0, 0, count, count, size, min(offset, IN_ZIP64), 0)
 
 
 def _find_directory(data: memoryview) -> Directory:
@@ -179,7 +185,7 @@ def _find_directory(data: memoryview) -> Directory:
         reason = "the file is truncated, not .npz, or ends in a comment, as NumPy writes none"
         raise base.DamagedError(f"no end-of-central-directory record: {reason}", len(data))
     *_, count, size, offset, _ = _END.unpack_from(data, end)
-    if offset == 0xFFFFFFFF or size == 0xFFFFFFFF or count == 0xFFFF:
+    if offset == IN_ZIP64 or size == IN_ZIP64 or count == 0xFFFF:
         end = _END64_LOCATOR.unpack_from(data, end - _END64_LOCATOR.size)[2]
         signature, *_, count, size, offset = _END64.unpack_from(data, end)
         if signature != b"PK\x06\x06":
@@ -194,10 +200,10 @@ def _entries(data: memoryview, directory: Directory) -> Iterator[Entry]:
     position = directory.offset
     stop = position + directory.size_bytes
     for _ in range(directory.members):
-        signature, _, _, _, method, _, _, crc, *sizes, _, _, _, header_offset = _ENTRY.unpack_from(data, position)
+        fields = _ENTRY_TO_READ.unpack_from(data, position)
+        signature, method, crc, packed, plain, name_bytes, extra_bytes, comment_bytes, header_offset = fields
         if signature != b"PK\x01\x02" or position >= stop:
             raise base.DamagedError("the zip directory is damaged", position)
-        packed, plain, name_bytes, extra_bytes, comment_bytes = sizes
         name_start = position + _ENTRY.size
         extra_start = name_start + name_bytes
         extra = data[extra_start : extra_start + extra_bytes]
@@ -208,22 +214,22 @@ def _entries(data: memoryview, directory: Directory) -> Iterator[Entry]:
 
 
 def _zip64_values(values: list[int], extra: memoryview) -> list[int]:
-    """Return the values, each 0xFFFFFFFF replaced by the next 64-bit value of the zip64 field (id 1) in `extra`."""
+    """Return values, each `IN_ZIP64` replaced by the next number of the zip64 field (id 1) in an entry's `extra`."""
     position = 0
     while position + 4 <= len(extra):
         field_id, size = struct.unpack_from("<HH", extra, position)
         if field_id == 1:
-            wide_values = iter(struct.unpack_from(f"<{size // 8}Q", extra, position + 4))
-            return [next(wide_values, value) if value == 0xFFFFFFFF else value for value in values]
+            zip64 = iter(struct.unpack_from(f"<{size // 8}Q", extra, position + 4))
+            return [next(zip64, value) if value == IN_ZIP64 else value for value in values]
         position += 4 + size
     return values
 
 
 def _members_to_read(entries: Iterable[Entry], samples: int) -> list[Entry]:
-    """Return the members to read; the first one holds the samples: `x` in DLIO's datasets.
+    """Return the members to read; the first one holds the samples. In DLIO's datasets that is `x`.
 
     An archive of one sample may be the user's own, such as volume.npy (9 MB), mask.npy (1 MB) and id.npy (136 B). Then
-    all arrays except labels are read (volume and mask), and the largest counts as the sample.
+    all arrays except labels are read (volume and mask), and the largest counts as the sample (volume).
     """
     arrays = {entry.name: entry for entry in entries if entry.name.endswith(".npy")}
     sample_array = arrays.get("x.npy")
@@ -256,21 +262,21 @@ def _stored_data(data: memoryview, entry: Entry) -> tuple[memoryview, int]:
 
 
 def _inflate(packed: memoryview, out: memoryview, offset: int, crc: int) -> memoryview:
-    """Decompress the data of a member, `packed`, into `out`, which has its uncompressed size; return `out`.
+    """Decompress a member's data `packed` into `out`, which has the uncompressed size; return `out`.
 
-    It is decompressed in pieces that stay in the CPU's cache. Damaged data mostly decompresses without an error, so the
-    CRC32 is compared with `crc`. Raises DamagedError with `offset`, that of `packed` in the file.
+    It works in chunks that stay in the CPU's cache. Damaged data mostly decompresses without an error, so the CRC32 is
+    compared with `crc`. Raises DamagedError; `offset` is where `packed` begins in the file.
     """
-    inflater = isal_zlib.decompressobj(-15)  # raw deflate, as zip has it
+    inflater = isal_zlib.decompressobj(RAW_DEFLATE)
     plain_bytes = checksum = 0
     try:
         for start in range(0, len(packed), INFLATE_BYTES):
-            piece = inflater.decompress(packed[start : start + INFLATE_BYTES], INFLATE_BYTES)
-            while piece:
-                out[plain_bytes : plain_bytes + len(piece)] = piece
-                checksum = isal_zlib.crc32(piece, checksum)
-                plain_bytes += len(piece)
-                piece = inflater.decompress(inflater.unconsumed_tail, INFLATE_BYTES)
+            chunk = inflater.decompress(packed[start : start + INFLATE_BYTES], INFLATE_BYTES)
+            while chunk:
+                out[plain_bytes : plain_bytes + len(chunk)] = chunk
+                checksum = isal_zlib.crc32(chunk, checksum)
+                plain_bytes += len(chunk)
+                chunk = inflater.decompress(inflater.unconsumed_tail, INFLATE_BYTES)
     except (_DAMAGED, ValueError) as error:
         raise base.DamagedError(f"deflated data is damaged ({error})", offset) from error
     if not inflater.eof or plain_bytes != len(out):
@@ -283,9 +289,9 @@ def _inflate(packed: memoryview, out: memoryview, offset: int, crc: int) -> memo
 def _read_by_zipfile(file: BufferedFile, entry: Entry) -> None:
     """Read a member by the calls of np.load (`read_array`) and zipfile (`ZipExtFile.read`).
 
-    np.load requests uncompressed bytes: the array's header, then items, 256 KiB at a time. If zipfile's buffer lacks N
-    bytes of a request, it reads N compressed bytes, at least 4096, and buffers what they decompress to beyond the
-    request. Nothing is decompressed here: every piece is assumed to have the member's mean compression ratio.
+    np.load requests uncompressed bytes: the array's header, then items, 256 KiB at a time. If N bytes of a request are
+    not in zipfile's buffer, it reads N compressed bytes, at least 4096, and buffers what they decompress to beyond the
+    request. Nothing is decompressed here; all data is assumed to have the member's mean compression ratio.
     """
     file.seek(entry.header_offset)
     *_, name_bytes, extra_bytes = _LOCAL.unpack(file.read(_LOCAL.size))
@@ -296,7 +302,8 @@ def _read_by_zipfile(file: BufferedFile, entry: Entry) -> None:
         header_bytes = npy.header_bytes(stored[: npy.PREFIX_BYTES])
     starts = range(npy.PREFIX_BYTES + header_bytes, entry.plain_bytes, NUMPY_READ_BYTES)
     requests = [npy.PREFIX_BYTES, header_bytes, *(min(NUMPY_READ_BYTES, entry.plain_bytes - start) for start in starts)]
-    unread_bytes, ratio = len(stored), entry.plain_bytes / max(1, len(stored))
+    unread_bytes = len(stored)
+    ratio = entry.plain_bytes / max(1, len(stored))
     packed_buffered = plain_buffered = 0.0  # bytes read but not decompressed; bytes decompressed but not requested
     for request_bytes in requests:
         missing = request_bytes - plain_buffered

@@ -1,6 +1,6 @@
 """Parquet: columns of fixed width in row groups; training reads whole row groups of the requested columns.
 
-Files are written without a Parquet library, so that the bytes of an uncompressed file do not depend on its version:
+Files are written without a Parquet library, so that the bytes of an uncompressed file do not depend on its version.
 `_parquet_layout` computes pages, column chunks and the footer. To read a row group, dlemu locates it by that layout or,
 in files of other tools, by the footer. pyarrow decodes values: whole row groups for training, single rows to verify.
 """
@@ -29,11 +29,12 @@ HAS_COLUMNS = True  # `dataset.parquet.columns` applies
 FOOTER_BYTES = 64 << 10  # pyarrow reads these first, at the end of a file (`kDefaultFooterReadSize`, properties.h)
 # pyarrow merges reads at most 8 KiB apart, into reads of at most 32 MiB (`CoalesceReadRanges` in arrow/io/caching.cc)
 MAX_HOLE_BYTES, MAX_READ_BYTES = 8192, 32 << 20
+Batch = list[tuple[layout.Page, memoryview]]  # pages of a row group, and their values
+TAIL_BYTES = layout.LENGTH_BYTES + len(layout.MAGIC)  # the footer's length and the magic number
 READ_SLACK_BYTES = 8192  # maximum bytes that alignment adds to the read of a span
 # Maximum bytes of a decoded number, by physical type; the width of a fixed-length byte array is in the schema
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
-_OFFSET_BYTES = 8  # offset of a value of variable length in Arrow: 4 bytes, or 8 in its large types
-TAIL_BYTES = layout.LENGTH_BYTES + len(layout.MAGIC)  # the footer's length and the magic number
+_OFFSET_BYTES = 8  # size of an offset in Arrow's arrays of variable-length values: 4, or 8 in its large types
 
 
 class Format(GroupFormat):
@@ -65,19 +66,19 @@ class Format(GroupFormat):
             _write_compressed(job, plan, writer, buffer)
             return
         for placed in plan.groups:
-            for pages in _pages(job, placed, buffer):
-                pieces = [piece for page, values in pages for piece in (page.before, values)]
-                if len(pages) > 1:  # small pages are written together
-                    pieces = [b"".join(pieces)]
-                for piece in pieces:
-                    writer.write(piece)
+            for batch in _page_batches(job, placed, buffer):
+                parts = [part for page, values in batch for part in (page.before, values)]
+                if len(batch) > 1:  # small pages are written together
+                    parts = [b"".join(parts)]
+                for part in parts:
+                    writer.write(part)
         writer.write(plan.tail)
 
     def open_groups(self, source: base.Source, spec: DatasetSpec, *, matched: bool = False) -> ParquetGroups:
         return ParquetGroups(source, spec, matched)
 
     def decode_group(self, where: str | base.SourceStream, index: int, spec: DatasetSpec) -> list[memoryview]:
-        """Return the requested columns' buffers: values, lists flattened, and offsets of variable-length values."""
+        """Return the buffers of the requested columns: values (of lists, too) and offsets of variable-length values."""
         opened = where if isinstance(where, str) else pa.PythonFile(where, mode="r")
         file = pq.ParquetFile(opened, memory_map=False, pre_buffer=False)
         table = file.read_row_group(index, _requested_names(spec), use_threads=False)
@@ -91,42 +92,43 @@ def _write_compressed(job: base.FileJob, plan: layout.FilePlan, writer: Writer, 
     codec = pa.Codec(compression, compression_level=level)
     groups = []
     for placed in plan.groups:
-        chunks, pages = [], itertools.chain.from_iterable(_pages(job, placed, buffer))
+        chunks = []
+        pages = itertools.chain.from_iterable(_page_batches(job, placed, buffer))  # of all columns, one after the other
         for column, planned, column_pages in zip(plan.columns, placed.group.chunks, placed.group.pages, strict=True):
+            start = writer.position
             dictionary = layout.dictionary_page(column, codec.compress(column.dictionary, asbytes=True))
-            begin, plain_bytes = writer.position, planned.dictionary_bytes
             writer.write(dictionary)
+            plain_bytes = planned.dictionary_bytes
             for page, values in itertools.islice(pages, len(column_pages)):
                 plain = page.levels + values if page.levels else values
                 packed = codec.compress(plain, asbytes=True)
                 header = layout.page_header(page.num_values, len(plain), len(packed))
                 writer.write(header + packed)
                 plain_bytes += len(header) + len(plain)
-            chunks.append(layout.Chunk(begin, len(dictionary), writer.position - begin, plain_bytes))
+            chunks.append(layout.Chunk(start, len(dictionary), writer.position - start, plain_bytes))
         groups.append((0, chunks))  # these chunks have their offsets in the file, so the group's is 0
     writer.write(plan.encode_tail(groups, compression))
 
 
-def _pages(
-    job: base.FileJob, placed: layout.PlacedGroup, buffer: AlignedBuffer
-) -> Iterator[list[tuple[layout.Page, memoryview]]]:
-    """Yield batches of (page, values) for the pages of a row group; values are valid until the next batch."""
+def _page_batches(job: base.FileJob, placed: layout.PlacedGroup, buffer: AlignedBuffer) -> Iterator[Batch]:
+    """Yield the pages of a row group in batches; values are valid until the next batch."""
     payload_offset = placed.payload_offset
     for pages in placed.group.batches():
-        start = payload_offset % BLOCK_BYTES  # content is generated from the start of a block
-        ends = list(itertools.accumulate((page.value_bytes for page in pages), initial=start))
+        skipped = payload_offset % BLOCK_BYTES  # content is generated from the start of a block
+        ends = list(itertools.accumulate((page.value_bytes for page in pages), initial=skipped))
         values = buffer.view(ends[-1])
-        job.content.fill(values, job.running_index, payload_offset - start)
-        payload_offset += ends[-1] - start
+        job.content.fill(values, job.running_index, payload_offset - skipped)
+        payload_offset += ends[-1] - skipped
         yield [(page, values[begin:end]) for page, (begin, end) in zip(pages, itertools.pairwise(ends), strict=True)]
 
 
 class ParquetGroups:
-    """An open file. Row groups are located by `_plan` (uncompressed, and as in the settings) or else by the footer."""
+    """An open file. Row groups are located by `_plan` if dlemu wrote the file uncompressed, else by the footer."""
 
     def __init__(self, source: base.Source, spec: DatasetSpec, matched: bool) -> None:
         """Read the footer; with `matched`, read footer and columns by the calls that pyarrow would make."""
-        self.source, self._spec = source, spec
+        self.source = source
+        self._spec = spec
         self._merge_limits = (MAX_HOLE_BYTES, MAX_READ_BYTES) if matched else ()  # of `merge_spans`; (): defaults
         self._planned_spans: dict[int, list[Span]] = {}  # by rows of a group, relative to its offset
         self._plan: layout.FilePlan | None = None
@@ -138,14 +140,14 @@ class ParquetGroups:
             self._cache_end(end_bytes)
         if spec.parquet.columns and spec.compression == "none":
             plan = layout.file_plan(spec, 0)
-            if plan.groups_end + end_bytes == source.size_bytes:  # dlemu wrote the file: its layout is known
+            if plan.groups_end + end_bytes == source.size_bytes:  # the file has the size of one that dlemu wrote
                 self._plan = plan
                 self._ends = range(plan.group_rows, plan.rows + plan.group_rows, plan.group_rows)
                 return
         self._names = _requested_names(spec)
-        # Of a file, `read_metadata` needs only both ends: the magic number, and the footer with its length
-        footer = layout.MAGIC + bytes(self.source.read(source.size_bytes - end_bytes, end_bytes))
-        self._metadata = pq.read_metadata(pa.BufferReader(footer))
+        # `read_metadata` needs only the two ends of a file: the magic number, and the footer with its length
+        both_ends = layout.MAGIC + bytes(self.source.read(source.size_bytes - end_bytes, end_bytes))
+        self._metadata = pq.read_metadata(pa.BufferReader(both_ends))
         self._rows = [self._metadata.row_group(index).num_rows for index in range(self._metadata.num_row_groups)]
         self._ends = list(itertools.accumulate(self._rows))
 
@@ -198,21 +200,23 @@ class ParquetGroups:
     def _matching_plan(self) -> layout.FilePlan | None:
         """The uncompressed layout with the file's values; None if its schema or row groups differ from the settings."""
         schema = self._metadata.schema
-        stored = [schema.column(index) for index in range(len(schema))]
-        columns = [(column.path, column.physical_type, column.length) for column in stored]
-        plan = layout.file_plan(self._spec, max(columns[0][2], 1) if columns else 1)
-        same_rows = self._rows == [group.rows for group, _, _ in plan.groups]
-        return plan if same_rows and columns == [column.in_schema for column in plan.columns] else None
+        in_schema = [schema.column(index) for index in range(len(schema))]
+        columns = [(column.path, column.physical_type, column.length) for column in in_schema]
+        record_bytes = columns[0][2] if columns else 0
+        plan = layout.file_plan(self._spec, max(record_bytes, 1))
+        has_same_rows = self._rows == [group.rows for group, _, _ in plan.groups]
+        return plan if has_same_rows and columns == [column.in_schema for column in plan.columns] else None
 
     def largest_bytes(self) -> GroupBytes:
         groups = range(1 if self._plan else len(self._rows))
         stored = [sum(size + READ_SLACK_BYTES for _, size in self.spans(group)) for group in groups]
-        unpacked = stored if self._plan else map(self._decoded_bytes, groups)
-        return GroupBytes.maximum(map(GroupBytes, stored, unpacked))
+        decoded = stored if self._plan else map(self._decoded_bytes, groups)
+        return GroupBytes.maximum(map(GroupBytes, stored, decoded))
 
     def _decoded_bytes(self, group: int) -> int:
         """Return the bytes of the requested values in memory, assuming no dictionary for values of variable length."""
-        schema, total = self._metadata.schema, 0
+        schema = self._metadata.schema
+        total = 0
         for index, chunk in self._requested_chunks(group):
             width = _WIDTHS.get(chunk.physical_type, schema.column(index).length)
             if not width:  # values of variable length, and their offsets
@@ -222,17 +226,20 @@ class ParquetGroups:
 
     def _requested_chunks(self, group: int) -> list[tuple[int, Any]]:
         """Return (column index, metadata) of the requested column chunks."""
-        row_group, names = self._metadata.row_group(group), self._names
+        row_group = self._metadata.row_group(group)
         chunks = [(index, row_group.column(index)) for index in range(row_group.num_columns)]
-        return [(index, chunk) for index, chunk in chunks if not names or chunk.path_in_schema.split(".")[0] in names]
+        if self._names is None:
+            return chunks
+        return [(index, chunk) for index, chunk in chunks if chunk.path_in_schema.split(".")[0] in self._names]
 
 
 def _requested_names(spec: DatasetSpec) -> list[str] | None:
+    """Return the names of the columns that training reads; None: all."""
     return [column.name for column in spec.parquet.columns if column.read] or None
 
 
 def _buffers(chunk: Any) -> Iterator[memoryview]:
-    """Yield the buffers of a column's values; those of lists are the buffers of the numbers in them."""
+    """Yield the buffers of a column's values; of lists, the buffers of the numbers in them."""
     while isinstance(chunk.type, (pa.ListType, pa.LargeListType, pa.FixedSizeListType)):
         chunk = chunk.flatten()
     try:

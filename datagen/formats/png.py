@@ -25,7 +25,7 @@ from datagen.formats.format_base import DamagedError
 HAS_OWN_LENGTH = True
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 PADDING = b"dlEm"  # type of the padding chunk; lower case: ancillary (1st letter), private (2nd), safe to copy (4th)
-CHUNK_BYTES = 12  # a chunk's length, type and CRC
+CHUNK_BYTES = 12  # size of a chunk's length, type and CRC
 HEADER_BYTES = 13  # data of the IHDR chunk
 ADLER32_BYTES = 4  # checksum at the end of zlib data
 ZLIB_HEADER = b"\x78\x01"
@@ -33,7 +33,7 @@ LITERALS = 256  # deflate's codes of single bytes (RFC 1951, 3.2.5)
 END_OF_BLOCK = 256  # RFC 1951, 3.2.5
 # The order in which deflate stores the lengths of the codes for code lengths (RFC 1951, 3.2.7)
 LENGTH_ORDER = (16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15)
-MAX_BITS = 8  # 255 levels and the end of the block use all 256 codes
+MAX_BITS = 8  # of a code: 255 levels and the end of the block use all 256 codes of 8 bits
 
 
 class Format(PictureFormat):
@@ -45,14 +45,14 @@ class Format(PictureFormat):
         padding_bytes = picture.MIN_PADDING_BYTES + size_bytes - _bytes_needed(shape, bits)
         padding, codes = picture.padding_and_codes(content, file, padding_bytes, shape.size_bytes)
         header = struct.pack(">LLBBBBB", shape.width, shape.height, 8, 0 if shape.channels == 1 else 2, 0, 0, 0)
-        chunks = [
+        parts = [
             SIGNATURE,
             *_chunk(b"IHDR", header),
             *_chunk(PADDING, padding.data),
             *_chunk(b"IDAT", _zlib_data(codes.reshape(shape.height, -1), bits)),
             *_chunk(b"IEND", b""),
         ]
-        return b"".join(chunks)
+        return b"".join(parts)
 
     def check(self, data: memoryview) -> None:
         if data[: len(SIGNATURE)] != SIGNATURE:
@@ -107,21 +107,22 @@ def _zlib_data(codes: NDArray[np.uint8], bits: int) -> bytes:
     """Return the zlib data of an image; a pixel's code is the low `bits` of one of `codes` (height, bytes per row)."""
     end = (1 << bits) - 1  # the code for the end of the block
     height, row_bytes = codes.shape
-    count = height * (row_bytes + 1)
-    stream = np.zeros(round_up(count + 1, 8), np.uint8)
-    rows = stream[:count].reshape(height, row_bytes + 1)  # each row begins with its filter type, 0: none
+    num_codes = height * (row_bytes + 1)
+    stream = np.zeros(round_up(num_codes + 1, 8), np.uint8)
+    rows = stream[:num_codes].reshape(height, row_bytes + 1)  # each row begins with its filter type, 0: none
     np.bitwise_and(codes, end, out=rows[:, 1:])
     np.bitwise_xor(stream, 1, out=stream, where=stream == end)  # no pixel may have the code `end`
     pixel_of_code = np.zeros(1 << bits, np.uint8)
-    for number, level in enumerate(_levels(bits)):  # Huffman codes are stored first bit lowest
-        pixel_of_code[int(format(number, f"0{bits}b")[::-1], 2)] = level
-    checksum = isal_zlib.adler32(pixel_of_code[stream[:count]])
-    stream[count] = end
+    for code, level in enumerate(_levels(bits)):
+        reversed_code = int(format(code, f"0{bits}b")[::-1], 2)  # Huffman codes are stored with the first bit lowest
+        pixel_of_code[reversed_code] = level
+    checksum = isal_zlib.adler32(pixel_of_code[stream[:num_codes]])
+    stream[num_codes] = end
     words = np.zeros(len(stream) // 8, "<u8")  # eight codes fill `bits` bytes, the first code lowest
-    for number in range(8):
-        words |= stream[number::8].astype(np.uint64) << np.uint64(number * bits)
+    for position in range(8):
+        words |= stream[position::8].astype(np.uint64) << np.uint64(position * bits)
     data = words.view(np.uint8).reshape(-1, 8)[:, :bits].tobytes()
-    data_bytes = ((count + 1) * bits + 7) // 8  # without the codes that fill up the last word
+    data_bytes = ((num_codes + 1) * bits + 7) // 8  # without the codes that fill up the last word
     return ZLIB_HEADER + _block_header(bits) + data[:data_bytes] + struct.pack(">L", checksum)
 
 

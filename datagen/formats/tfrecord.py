@@ -1,11 +1,11 @@
 """TFRecord: framed records, each a tf.train.Example with the features `image` and `size`, and an index for DALI.
 
-A record is: length (8 bytes), masked CRC32C of those 8, the data, masked CRC32C of the data, all little-endian
-(tensorflow/core/lib/io/record_writer.h). The index is DATA_FOLDER/index/{train,valid}/FILE.idx, with a line
-`offset length` for each record, framing included. All records of a generated file have one length, so their offsets are
-computed. The offsets in other files come from the index or, without one, from the header of each record.
+A record is: length of the data (8 bytes), masked CRC32C of those 8, the data, masked CRC32C of the data, all
+little-endian (tensorflow/core/lib/io/record_writer.h). The index is DATA_FOLDER/index/{train,valid}/FILE.idx, with a
+line `offset length` for each record, framing included. All records of a generated file have one length, so their
+offsets are computed. Offsets in other files come from the index or, without one, from the header of each record.
 
-Protobuf messages are coded by hand. Wire format: protobuf.dev/programming-guides/encoding. Messages:
+Protobuf messages are encoded by hand. Wire format: protobuf.dev/programming-guides/encoding. Messages:
 tensorflow/core/example/{example,feature}.proto, where Example.features = 1; Features.feature = 1, a map whose entries
 have key = 1 and value = 2; Feature.bytes_list = 1, .int64_list = 3; BytesList.value = 1; Int64List.value = 1, packed.
 """
@@ -34,7 +34,7 @@ TENSORFLOW_BYTES = 256 << 10  # default `buffer_size` of tf.data.TFRecordDataset
 ENDINGS = ("tfrecord", "tfrecords")
 INDEX_LINES = 1 << 14  # lines of an index written at a time
 HEAD_BYTES = 12  # a record's header: the length of its data, and the checksum of that length
-FRAME_BYTES = 16  # header, and the checksum of the data behind it
+FRAME_BYTES = 16  # header, and the checksum after the data
 HEAD = struct.Struct("<QL")
 MAX_VARINT_BYTES = 10  # 64 bits
 CRC_MASK = 0xA282EAD8  # kMaskDelta in TensorFlow's crc32c.h; masking lets data contain checksums
@@ -55,7 +55,7 @@ class Index(base.SideFile):
             total = samples * (1 + len(str(size)) + 2)  # offsets of one digit, `size`, a space and a line feed
             power = 10
             while power <= (samples - 1) * size:
-                shorter = -(-power // size)  # offsets below `power`; each of the others has one more digit
+                shorter = -(-power // size)  # number of offsets below `power`; each of the others has one more digit
                 total += samples - shorter
                 power *= 10
             return total
@@ -74,7 +74,7 @@ class Format(base.RecordFormat):
     sides = (Index(),)
     transfer_bytes = TENSORFLOW_BYTES
     stream_calls = base.StreamCalls(
-        lambda _: itertools.repeat(TENSORFLOW_BYTES), TENSORFLOW_BYTES, retries_short_reads=True
+        lambda _: itertools.repeat(TENSORFLOW_BYTES), min_stream_bytes=TENSORFLOW_BYTES, retries_short_reads=True
     )
 
     def record_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
@@ -105,7 +105,9 @@ class Format(base.RecordFormat):
         return super().locate(inputs)
 
     def offsets(self, file: BinaryIO) -> list[int]:
-        offset, offsets, end = 0, [0], file.seek(0, os.SEEK_END)
+        end = file.seek(0, os.SEEK_END)
+        offset = 0
+        offsets = [offset]
         while offset < end:
             file.seek(offset)
             head = file.read(HEAD_BYTES)
@@ -121,10 +123,7 @@ class Format(base.RecordFormat):
         return offsets
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
-        """Read a record as scripts without TensorFlow do: find it by its framing, then parse the Example.
-
-        The headers of all records are read only if there is none at the offset computed for records of equal length.
-        """
+        """Read a record as scripts without TensorFlow do. All records' headers are read only if lengths differ."""
         with open(path, "rb") as file:
             record_bytes, remainder = divmod(file.seek(0, os.SEEK_END), samples)
             file.seek(index * record_bytes)
@@ -162,7 +161,7 @@ class Packer:
 
 
 class _Frame:
-    """A record around an image of `image_bytes`: the bytes before and after the image, and the record's size."""
+    """The bytes of a record before and after its image of `image_bytes`, and the record's size."""
 
     def __init__(self, image_bytes: int) -> None:
         before, self.after = around_image(image_bytes)
@@ -173,71 +172,71 @@ class _Frame:
         self.record_bytes = data_bytes + FRAME_BYTES
 
     def write(self, writer: Writer, image: Iterable[memoryview]) -> None:
-        """Write a record; `image` yields the image in pieces."""
+        """Write a record; `image` yields the image in chunks."""
         writer.write(self.before)
         crc = google_crc32c.value(self.before[HEAD_BYTES:])
-        for piece in image:
-            crc = google_crc32c.extend(crc, np.frombuffer(piece, np.uint8))
-            writer.write(piece)
+        for chunk in image:
+            crc = google_crc32c.extend(crc, np.frombuffer(chunk, np.uint8))
+            writer.write(chunk)
         writer.write(self.after + struct.pack("<L", mask(google_crc32c.extend(crc, self.after))))
 
 
 def _write_small_records(job: base.FileJob, frame: _Frame, writer: Writer, buffer: AlignedBuffer) -> None:
-    """Write records many at a time: generate whole blocks of content, and copy them into the records' frames."""
+    """Write many records at a time: generate whole blocks of content, and copy the images into an array of records."""
     records_at_once = base.CHUNK_BYTES // frame.record_bytes
     memory = np.frombuffer(buffer.view(2 * base.CHUNK_BYTES + BLOCK_BYTES), np.uint8)
-    content, frames = memory[: base.CHUNK_BYTES + BLOCK_BYTES], memory[base.CHUNK_BYTES + BLOCK_BYTES :]
-    rows = frames[: records_at_once * frame.record_bytes].reshape(records_at_once, frame.record_bytes)
+    content, memory_of_rows = memory[: base.CHUNK_BYTES + BLOCK_BYTES], memory[base.CHUNK_BYTES + BLOCK_BYTES :]
+    rows = memory_of_rows[: records_at_once * frame.record_bytes].reshape(records_at_once, frame.record_bytes)
     image = slice(len(frame.before), len(frame.before) + frame.image_bytes)
     rows[:, : image.start] = np.frombuffer(frame.before, np.uint8)
     rows[:, image.stop : -4] = np.frombuffer(frame.after, np.uint8)
     samples = job.spec.num_samples_per_file
     for first in range(0, samples, records_at_once):
         records = rows[: samples - first]
-        start, size = first * frame.image_bytes, len(records) * frame.image_bytes
-        before = start % BLOCK_BYTES
-        job.content.fill(content[: before + size], job.running_index, start - before)
-        records[:, image] = content[before : before + size].reshape(len(records), frame.image_bytes)
+        start, size = first * frame.image_bytes, len(records) * frame.image_bytes  # of the images in the payload
+        skipped = start % BLOCK_BYTES  # content is generated from the start of a block
+        job.content.fill(content[: skipped + size], job.running_index, start - skipped)
+        records[:, image] = content[skipped : skipped + size].reshape(len(records), frame.image_bytes)
         crcs = np.fromiter(map(google_crc32c.value, records[:, HEAD_BYTES:-4]), np.uint32, len(records))
-        masked = (crcs >> np.uint32(15) | crcs << np.uint32(17)) + np.uint32(CRC_MASK)
+        masked = (crcs >> np.uint32(15) | crcs << np.uint32(17)) + np.uint32(CRC_MASK)  # as `mask`
         records[:, -4:] = masked.astype("<u4").view(np.uint8).reshape(-1, 4)
         writer.write(records.reshape(-1).data)
 
 
 class TfrecordFile(base.RecordFile):
-    """An open file. Records of one length are parsed only to verify them, or if new bytes come before the image."""
+    """An open file. Records of one length are parsed only to verify them, or if other bytes precede the image."""
 
     def __init__(self, inputs: base.RecordInputs) -> None:
         size_bytes, samples = inputs.source.size_bytes, inputs.samples
         super().__init__(inputs, size_bytes // samples)
         self._before = b""  # the bytes before the image in the last record parsed
-        self._image_bytes = 0
+        self._image_bytes = 0  # size of that image
         if inputs.offsets is None and (size_bytes % samples or self._record_bytes < FRAME_BYTES):
             raise base.DamagedError(f"its {size_bytes} bytes are not {samples} records of one length", size_bytes)
 
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> base.Extents:
-        before, size = self._before, self._record_bytes
+        before, record_bytes = self._before, self._record_bytes
         image_start = len(before)
         if image_start and self._offsets is None and not verify:
             if count == 1:
                 if data[:image_start] == before:
                     return [(image_start, self._image_bytes)]
             else:
-                headers = np.frombuffer(data, np.uint8, count * size).reshape(count, size)[:, :image_start]
-                if (headers == np.frombuffer(before, np.uint8)).all():
-                    return even_places(image_start, size, self._image_bytes, count)
+                records = np.frombuffer(data, np.uint8, count * record_bytes).reshape(count, record_bytes)
+                if (records[:, :image_start] == np.frombuffer(before, np.uint8)).all():
+                    return even_places(image_start, record_bytes, self._image_bytes, count)
         return super().samples(index, count, data, verify)
 
     def extent(self, record: memoryview, offset: int, verify: bool) -> tuple[int, int]:
         """Parse a record, and keep the bytes before its image to compare later records with."""
-        length, crc = HEAD.unpack_from(record)
-        if masked_crc(bytes(record[:8])) != crc:
+        length, length_crc = HEAD.unpack_from(record)
+        if masked_crc(bytes(record[:8])) != length_crc:
             raise base.DamagedError("a record's length does not match its checksum", offset)
         if length + FRAME_BYTES != len(record):
             stored_bytes = len(record) - FRAME_BYTES
             raise base.DamagedError(f"a record states {length} bytes of data where there are {stored_bytes}", offset)
-        crc = int.from_bytes(record[-4:], "little")
-        if verify and masked_crc(np.frombuffer(record, np.uint8)[HEAD_BYTES:-4]) != crc:
+        data_crc = int.from_bytes(record[-4:], "little")
+        if verify and masked_crc(np.frombuffer(record, np.uint8)[HEAD_BYTES:-4]) != data_crc:
             raise base.DamagedError("a record's data does not match its checksum (CRC32C)", offset)
         start, image_bytes = image_extent(record[HEAD_BYTES:-4])
         start += HEAD_BYTES
@@ -250,7 +249,7 @@ def around_image(image_bytes: int) -> tuple[bytes, bytes]:
     size_value = _field(_KEY_OF_FIELD_1, varint(image_bytes))
     size_entry = _field(_KEY_OF_FIELD_1, SIZE) + _field(_KEY_OF_FIELD_2, _field(_KEY_OF_FIELD_3, size_value))
     after = _field(_KEY_OF_FIELD_1, size_entry)
-    # From the innermost message outwards; each length includes the image, which the caller puts between the results
+    # From the innermost message outwards; each length includes the image, which comes between `before` and `after`
     before = _KEY_OF_FIELD_1 + varint(image_bytes)  # BytesList.value
     for key in (_KEY_OF_FIELD_1, _KEY_OF_FIELD_2):  # Feature.bytes_list, the entry's value
         before = key + varint(len(before) + image_bytes) + before
@@ -262,10 +261,10 @@ def around_image(image_bytes: int) -> tuple[bytes, bytes]:
 def image_extent(example: memoryview) -> tuple[int, int]:
     """Return (start, bytes) of the image in an Example, or of the whole Example if it has no feature `image`."""
     data = bytes(example)
-    entry = _field(_KEY_OF_FIELD_1, IMAGE) + _KEY_OF_FIELD_2
-    position = data.find(entry)
+    entry_start = _field(_KEY_OF_FIELD_1, IMAGE) + _KEY_OF_FIELD_2
+    position = data.find(entry_start)
     if position >= 0:
-        _, position = _read_varint(data, position + len(entry))  # length of the Feature
+        _, position = _read_varint(data, position + len(entry_start))  # length of the Feature
         _, position = _read_varint(data, position + 1)  # length of its BytesList
         size, position = _read_varint(data, position + 1)  # length of the list's value
         if position + size <= len(data):
@@ -279,7 +278,7 @@ def _field(key: bytes, value: bytes) -> bytes:
 
 
 def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return the number at `position`, or 0 beyond the end of the data, and the position after the number."""
+    """Return the number at `position` (0 beyond the end of the data), and the position after it."""
     value = shift = 0
     for byte in data[position : position + MAX_VARINT_BYTES]:
         position += 1

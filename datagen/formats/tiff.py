@@ -32,7 +32,8 @@ class Format(PictureFormat):
         return _FIXED_BYTES + MIN_PADDING_BYTES + shape.size_bytes
 
     def encode(self, content: Content, file: int, shape: Shape, size_bytes: int) -> bytes:
-        strip_start, colour = size_bytes - shape.size_bytes, shape.channels > 1
+        strip_start = size_bytes - shape.size_bytes
+        colour = shape.channels > 1
         entries = (
             (_WIDTH, _LONG, 1, shape.width),
             (_HEIGHT, _LONG, 1, shape.height),

@@ -1,7 +1,7 @@
 """WebDataset: tar files of samples. The key of a member is its name up to the first dot of the base name.
 
-Consecutive members with the same key are one sample: `a/1.jpg` and `a/1.cls` are one, and `a/2.jpg` is another.
-Generated samples have one member each. To read a sample, all its members and the headers between them are read. Format:
+Consecutive members with the same key are one sample: `a/1.jpg` and `a/1.cls` are one, and `a/2.jpg` is another. All
+members of a sample are read together, with the headers between them; generated samples have one member each. Format:
 POSIX.1-1988 ustar, as Python's tarfile writes it; names as in https://github.com/webdataset/webdataset.
 """
 
@@ -34,10 +34,10 @@ _FILE_TYPES = (ord("0"), 0)  # of regular files
 
 
 def _tarfile_calls(block_bytes: int) -> Iterator[int]:
-    """Yield the sizes of webdataset's read calls: one block, then tarfile's stream mode (`r|*`) on a Python file.
+    """Yield the sizes of webdataset's read calls: one block, then those of tarfile's stream mode (`r|*`).
 
-    tarfile requests 10240 bytes at a time. The sizes of calls repeat once the requests add up to whole buffers of the
-    Python file, so only one such cycle is computed.
+    tarfile requests 10240 bytes at a time from a buffered Python file. The calls of that file repeat as soon as the
+    requests add up to whole buffers, so only one such cycle is computed.
     """
     requests = math.lcm(python_buffer_bytes(block_bytes), tarfile.RECORDSIZE) // tarfile.RECORDSIZE
     sizes = itertools.chain([tarfile.BLOCKSIZE], itertools.repeat(tarfile.RECORDSIZE, requests))
@@ -64,9 +64,10 @@ class Format(base.RecordFormat):
         return TarRecords(inputs)
 
     def offsets(self, file: BinaryIO) -> list[int]:
-        """Return the offset of each sample's first header, an extended one if the member's name or size is long."""
+        """Return the offset of each sample's first header, which is an extended one for a long name or size."""
         offsets: list[int] = []
-        sample_key, end = None, file.seek(0, io.SEEK_END)
+        sample_key = None
+        end = file.seek(0, io.SEEK_END)
         file.seek(0)
         try:
             with tarfile.open(fileobj=file, mode="r:") as archive:
@@ -83,7 +84,7 @@ class Format(base.RecordFormat):
             raise base.DamagedError(f"tarfile can't read it ({error})") from error
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
-        """Read like scripts without an index: from member to member."""
+        """Read as scripts without an index do: member after member."""
         number = -1
         with tarfile.open(path, "r:") as archive:
             files = (member for member in archive if member.isfile())
@@ -118,13 +119,14 @@ class Packer:
         return b""
 
 
-def _write_member(writer: Writer, name: str, size_bytes: int, pieces: Iterable[memoryview]) -> None:
-    """Write a member that has no user, group and time. Raises ValueError if its name is too long."""
+def _write_member(writer: Writer, name: str, size_bytes: int, chunks: Iterable[memoryview]) -> None:
+    """Write a member without user, group and time. Raises ValueError if its name is too long."""
     member = tarfile.TarInfo(name)
-    member.size, member.mode = size_bytes, 0o644
+    member.size = size_bytes
+    member.mode = 0o644
     writer.write(member.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict"))
-    for piece in pieces:
-        writer.write(piece)
+    for chunk in chunks:
+        writer.write(chunk)
     writer.write(bytes(-size_bytes % BLOCK))
 
 
@@ -164,10 +166,11 @@ class TarRecords(base.RecordFile):
         position = begin = end = 0
         while position < len(record):
             member = parse(record[position : position + BLOCK], offset + position)
-            if member is None or position + member.stored_bytes > len(record):  # not as when offsets were determined
+            if member is None or position + member.stored_bytes > len(record):  # not as when the offsets were read
                 raise base.DamagedError("a sample ends where none did before", offset + position)
             if member.is_file:
-                begin, end = begin or position + BLOCK, position + BLOCK + member.size_bytes
+                begin = begin or position + BLOCK
+                end = position + BLOCK + member.size_bytes
             position += member.stored_bytes
         if not end:
             raise base.DamagedError("a sample without a file", offset)
@@ -175,9 +178,9 @@ class TarRecords(base.RecordFile):
 
 
 class Member(NamedTuple):
-    """A parsed header."""
+    """What a header says of its member."""
 
-    size_bytes: int
+    size_bytes: int  # of the data
     stored_bytes: int  # header and padded data
     is_file: bool
 
@@ -185,14 +188,14 @@ class Member(NamedTuple):
 def _are_equal(headers: NDArray[np.uint8]) -> bool:
     """Return whether headers (one per row) have valid checksums, and differ only in name, mode, owner and time.
 
-    Checksums count as valid only in the usual notation: six octal digits, a NUL and a space. `parse` accepts others.
+    Only checksums in the usual notation count as valid: six octal digits, a NUL and a space. `parse` accepts others.
     """
     first = headers[0]
     if (headers[:, _TYPE - 2 :] != first[_TYPE - 2 :]).any() or (headers[:, _SIZE] != first[_SIZE]).any():
         return False
     digits = headers[:, _CHECKSUM.start : _CHECKSUM.start + 6] ^ np.uint8(ord("0"))
     stated_sums = digits @ 8 ** np.arange(5, -1, -1)
-    sums = headers.sum(1, np.int64) - headers[:, _CHECKSUM].sum(1, np.int64) + 8 * ord(" ")  # itself as spaces
+    sums = headers.sum(1, np.int64) - headers[:, _CHECKSUM].sum(1, np.int64) + 8 * ord(" ")  # its own field: spaces
     return bool((digits < 8).all() and (stated_sums == sums).all())
 
 

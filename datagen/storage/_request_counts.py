@@ -1,7 +1,7 @@
 """Counters and latency histograms of a process's requests to an object store, which other processes can read live.
 
-With `StorageSpec.account`, each process keeps them in a memory-mapped file in that folder: counting costs one store to
-memory, and the counts outlive the process.
+With `StorageSpec.account`, each process keeps them in a memory-mapped file in that folder. Counting then costs one
+store to memory, and the counts outlive the process.
 """
 
 from __future__ import annotations
@@ -20,21 +20,18 @@ from datagen.errors import UserError
 from datagen.quantiles import Percentiles
 from datagen.regular import open_descriptor
 
-COUNTERS = (
-    *("get", "head", "list", "put", "delete", "received_bytes", "sent_bytes", "failed", "retried", "slow_down"),
-    *("connections_opened", "connections_open", "in_flight"),
-)
-"""Requests by method, bytes of bodies, failed attempts, retries, 503 or 429 (`slow_down`); the last two are gauges."""
-FINE = 4  # consecutive bins over which the upper edge grows by the factor `GROWTH`
-BINS = 256 * FINE  # of each histogram
+METHODS = ("get", "head", "list", "put", "delete")  # requests by method
+_TRAFFIC = ("received_bytes", "sent_bytes", "failed", "retried", "slow_down")  # `slow_down`: statuses 503 and 429
+_GAUGES = ("connections_open", "in_flight")
+COUNTERS = (*METHODS, *_TRAFFIC, "connections_opened", *_GAUGES)
 INDEX = {name: number for number, name in enumerate(COUNTERS)}  # in the array of counts; two histograms follow
 _IN_FLIGHT, _RECEIVED_BYTES = INDEX["in_flight"], INDEX["received_bytes"]
-LOWEST_US, GROWTH = 10.0, 1.09
-"""Logarithmic bins from 10 us to ten hours: the upper edge of a bin is 2.2 % above that of the bin before."""
-SUFFIX = ".requests"
-_EDGES_NS = tuple(int(1000 * LOWEST_US * GROWTH ** (number / FINE)) for number in range(BINS - 1))
-"""Upper edges of the bins, in whole nanoseconds, the unit of the latencies."""
-_SIZE = len(COUNTERS) + 2 * BINS
+LOWEST_US = 10.0  # upper edge of the first bin of a histogram; that of the last is ten hours
+GROWTH, FINE = 1.09, 4  # upper edges grow by the factor `GROWTH` over `FINE` bins, so by 2.2 % per bin
+BINS = 256 * FINE  # of each histogram
+_EDGES_NS = tuple(int(1000 * LOWEST_US * GROWTH ** (number / FINE)) for number in range(BINS - 1))  # upper edges
+_SIZE = len(COUNTERS) + 2 * BINS  # of the array of counts
+SUFFIX = ".requests"  # of the files of counts
 
 
 class RequestCounts:
@@ -86,7 +83,7 @@ class RequestCounts:
     @property
     def requests(self) -> int:
         """All requests sent, including retries."""
-        return sum(self[name] for name in ("get", "head", "list", "put", "delete"))
+        return sum(self[name] for name in METHODS)
 
     @property
     def first_byte(self) -> NDArray[np.int64]:
@@ -123,11 +120,11 @@ def remove_counts(folder: str) -> None:
 
 
 def waits_ms(histogram: NDArray[np.int64]) -> Percentiles | None:
-    """Return the latency percentiles of a histogram, in ms, as upper edges of bins; None if it is empty."""
+    """Return the latency percentiles of a histogram, in ms (the upper edges of bins); None if it is empty."""
     total = int(histogram.sum())
     if not total:
         return None
-    cumulated = histogram.cumsum()
-    bins = (int(np.searchsorted(cumulated, share * total)) for share in (0.5, 0.9, 0.99, 1))
+    cumulative = histogram.cumsum()
+    bins = (int(np.searchsorted(cumulative, share * total)) for share in (0.5, 0.9, 0.99, 1))
     p50, p90, p99, maximum = (LOWEST_US * math.pow(GROWTH, number / FINE) / 1000 for number in bins)
     return Percentiles(p50=p50, p90=p90, p99=p99, max=maximum)

@@ -1,9 +1,9 @@
 """Access to an S3 server: addresses and certificates, credentials, and the signature of each request.
 
-Settings come from `storage.storage_options`, then the environment, then an AWS profile; credentials from the
+Settings come from `storage.storage_options`, then the environment, then an AWS profile. Credentials come from the
 environment or botocore's chain. The signature is AWS Signature Version 4 with the payload's SHA-256 or
-`UNSIGNED-PAYLOAD` (Amazon S3 API reference, "Authenticating Requests: Using the Authorization Header"). Why not a
-library: to save CPU time, the common part of all requests of one second is computed once.
+`UNSIGNED-PAYLOAD` (Amazon S3 API reference, "Authenticating Requests: Using the Authorization Header"). dlemu signs
+without botocore to save CPU time: it computes what the requests of one second have in common only once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 import msgspec
@@ -28,10 +29,7 @@ from datagen.registry import library
 from datagen.storage._http_exchange import TlsSocket
 from datagen.storage.storage_base import Option
 
-if TYPE_CHECKING:
-    from hashlib import _Hash
-
-AWS = "aws"  # value of `endpoint_url` for Amazon's servers; an omitted setting never causes costs there
+AWS = "aws"  # `endpoint_url` of Amazon's servers; users must ask for them explicitly, because requests cost money
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 _needs_no_quoting = re.compile(r"[\w/.~-]*", re.ASCII).fullmatch
 ERROR_CHARACTERS = 300  # maximum length of botocore's error text in our messages
@@ -57,8 +55,8 @@ class Options(msgspec.Struct, forbid_unknown_fields=True, dict=True):
     ca_bundle: str = ""
     checksum_writes: bool = True
 
-    def __post_init__(self) -> None:
-        """Take missing options from the environment or the profile. Raises UserError."""
+    def complete(self) -> None:
+        """Take missing options from the environment or the profile, and parse the addresses. Raises UserError."""
         self.region = self.region or self._setting("region", "AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1"
         variables = ("S3_ENDPOINT_URIS", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
         self.endpoint_url = self.endpoint_url or self._setting("endpoint_url", *variables)
@@ -72,14 +70,14 @@ class Options(msgspec.Struct, forbid_unknown_fields=True, dict=True):
         if self.endpoint_url == AWS:
             self.endpoint_url = f"https://s3.{self.region}.amazonaws.com"
         self.addresses = tuple(_address(part.strip(), self.secure) for part in self.endpoint_url.split(","))
-        if any(address.scheme == "https" for address in self.addresses):
-            # By botocore's rules; SSL_CERT_FILE and SSL_CERT_DIR are left to OpenSSL
+        self.uses_tls = any(address.scheme == "https" for address in self.addresses)
+        if self.uses_tls:  # follow botocore's rules; SSL_CERT_FILE and SSL_CERT_DIR are left to OpenSSL
             self.ca_bundle = self.ca_bundle or self._setting("ca_bundle", "AWS_CA_BUNDLE")
             self.ca_bundle = self.ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE", "")
 
     def tls(self) -> ssl.SSLContext | None:
         """Return an SSL context that trusts `ca_bundle`, else SSL_CERT_FILE, else the system's CAs; None for http."""
-        if not any(address.scheme == "https" for address in self.addresses):
+        if not self.uses_tls:
             return None
         try:
             context = ssl.create_default_context(cafile=self.ca_bundle or None)
@@ -93,10 +91,10 @@ class Options(msgspec.Struct, forbid_unknown_fields=True, dict=True):
         return context
 
     def _setting(self, name: str, *variables: str) -> str:
-        """Return a setting from the first variable that is set, else from the selected profile; '' if none has it."""
+        """Return the first environment variable that is set, else `name` of the profile; '' if neither is set."""
         for variable in variables:
-            if os.environ.get(variable):
-                return os.environ[variable]
+            if value := os.environ.get(variable):
+                return value
         profile = self.s3_profile or os.environ.get("AWS_PROFILE", "")
         if not profile:
             return ""
@@ -108,16 +106,16 @@ class Options(msgspec.Struct, forbid_unknown_fields=True, dict=True):
 
 
 def read_options(options: Mapping[str, Option]) -> Options:
-    """Return the settings of a storage's options, completed by the environment. Raises UserError: they are invalid."""
+    """Return a storage's options, completed from the environment or a profile. Raises UserError: they are invalid."""
     values = {name: value for name, value in options.items() if value is not None}
     try:
-        return msgspec.convert(values, Options, strict=False)  # a workload file may have "true" and "30" in quotes
+        settings = msgspec.convert(values, Options, strict=False)  # a workload file may have "true" and "30" in quotes
     except msgspec.ValidationError as error:
         names = ", ".join(Options.__struct_fields__)
-        raise UserError(
-            f"storage.storage_options ($) of s3: {error}. The options are {names}; stores of another uri_scheme (az, "
-            "gs, ...) need storage.storage_type=fsspec"
-        ) from None
+        advice = "stores of another uri_scheme (az, gs, ...) need storage.storage_type=fsspec"
+        raise UserError(f"storage.storage_options ($) of s3: {error}. The options are {names}; {advice}") from None
+    settings.complete()
+    return settings
 
 
 def _address(url: str, secure: bool) -> SplitResult:
@@ -138,6 +136,20 @@ def _address(url: str, secure: bool) -> SplitResult:
     return parts._replace(netloc=parts.netloc.lower().removesuffix(f":{default_port}"))
 
 
+@dataclass(slots=True)
+class _SigningContext:
+    """What the signatures of one second's requests have in common, if the requests sign the same headers.
+
+    HMAC(key, text) is hash((key ^ opad) + hash((key ^ ipad) + text)) (RFC 2104). The two hashes are prepared here,
+    because OpenSSL's HMAC takes longer to set up than to compute.
+    """
+
+    header_lines: str  # the header lines to send, up to the signature
+    canonical_end: str  # the end of the canonical request: headers, their names, and the payload's hash
+    inner: hashlib._Hash  # fed with key ^ ipad, and with the string to sign up to the canonical request's hash
+    outer: hashlib._Hash  # fed with key ^ opad
+
+
 class Signer:
     """Signs requests to one region, with keys from the environment or from botocore's chain. Threads share it."""
 
@@ -146,47 +158,41 @@ class Signer:
         self._profile = profile
         self._chain: Any = None
         self._lock = threading.Lock()
-        self._stem = functools.lru_cache(64)(self._new_stem)
+        self._context = functools.lru_cache(64)(self._new_context)
 
     def lines(self, method: str, host: str, path: str, query: str, payload_sha256: str, extra: Headers = ()) -> str:
         """Return the header lines that sign a request, including `Host`; `path` and `query` are quoted already.
 
-        `extra` are further headers named x-amz-* (lower case); they are signed and included. Raises ServerError: there
-        are no credentials.
+        The headers `extra` (x-amz-*, lower case) are signed and included, too. Raises ServerError: no credentials.
         """
-        canonical_end, lines, inner, outer = self._stem(int(time.time()), host, payload_sha256, extra)
-        request_hash = hashlib.sha256(f"{method}\n{path}\n{query}\n{canonical_end}".encode()).hexdigest()
-        inner, outer = inner.copy(), outer.copy()
+        context = self._context(int(time.time()), host, payload_sha256, extra)
+        request_hash = hashlib.sha256(f"{method}\n{path}\n{query}\n{context.canonical_end}".encode()).hexdigest()
+        inner, outer = context.inner.copy(), context.outer.copy()
         inner.update(request_hash.encode())
         outer.update(inner.digest())
-        return f"{lines}{outer.hexdigest()}\r\n"
+        return f"{context.header_lines}{outer.hexdigest()}\r\n"
 
-    def _new_stem(self, second: int, host: str, payload_sha256: str, extra: Headers) -> tuple[str, str, _Hash, _Hash]:
-        """Return the common part of all requests of one second that have the same headers, as four values.
-
-        They are the end of the canonical request (headers, their names, and the payload's hash), the header lines up to
-        the signature, HMAC's inner hash (RFC 2104), fed with the day's signing key and the string to sign up to the
-        request's hash, and HMAC's outer hash, fed with the key. OpenSSL's HMAC takes longer to set up than to compute.
-        """
+    def _new_context(self, second: int, host: str, payload_sha256: str, extra: Headers) -> _SigningContext:
         access_key, secret_key, session_token = self._keys()
-        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(second))
-        scope_parts = stamp[:8], self.region, "s3", "aws4_request"
+        timestamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(second))
+        scope_parts = timestamp[:8], self.region, "s3", "aws4_request"
         scope = "/".join(scope_parts)
         key = b"AWS4" + secret_key.encode()
         for part in scope_parts:
             key = hmac.digest(key, part.encode(), "sha256")
-        padded = key.ljust(hashlib.sha256().block_size, b"\0")
-        inner, outer = (hashlib.sha256(bytes(byte ^ pad for byte in padded)) for pad in (0x36, 0x5C))  # ipad, opad
-        inner.update(f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n".encode())
-        token = (("x-amz-security-token", session_token),) if session_token else ()
-        required = (("host", host), ("x-amz-content-sha256", payload_sha256), ("x-amz-date", stamp))
-        headers = sorted([*required, *token, *extra])
+        padded_key = key.ljust(hashlib.sha256().block_size, b"\0")
+        inner, outer = (hashlib.sha256(bytes(byte ^ pad for byte in padded_key)) for pad in (0x36, 0x5C))  # ipad, opad
+        inner.update(f"AWS4-HMAC-SHA256\n{timestamp}\n{scope}\n".encode())
+        headers = [("host", host), ("x-amz-content-sha256", payload_sha256), ("x-amz-date", timestamp), *extra]
+        if session_token:
+            headers.append(("x-amz-security-token", session_token))
+        headers.sort()
         names = ";".join(name for name, _ in headers)
         canonical_lines = "".join(f"{name}:{value}\n" for name, value in headers)
-        lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
+        header_lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
         credential = f"Credential={access_key}/{scope}, SignedHeaders={names}, Signature="
-        canonical_end = f"{canonical_lines}\n{names}\n{payload_sha256}"
-        return canonical_end, f"{lines}authorization: AWS4-HMAC-SHA256 {credential}", inner, outer
+        header_lines += f"authorization: AWS4-HMAC-SHA256 {credential}"
+        return _SigningContext(header_lines, f"{canonical_lines}\n{names}\n{payload_sha256}", inner, outer)
 
     def _keys(self) -> tuple[str, str, str]:
         """Return access key, secret key and session token ('' without one), valid now. Raises ServerError: no keys."""

@@ -1,8 +1,8 @@
 """S3 client: signs, sends, retries, counts and times requests; one thread keeps several in flight.
 
 Each thread drives its own requests by poll(2). A loader's worker therefore needs no further threads, its CPU time is
-that of one thread, and a fork loses no thread. A request that is alone in flight is read by blocking calls: for small
-objects, each wake-up and each read that finds nothing cost as much as copying the data.
+that of one thread, and a fork loses no thread. The response to a request that is alone in flight is read by blocking
+calls: for small objects, each wake-up and each read that finds nothing would cost as much as copying the data.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from datagen.storage._s3_access import EMPTY_SHA256, Headers, Options, Signer, q
 from datagen.storage._s3_responses import ADVICE, NO_SPACE, REGION_ADVICE, RETRYABLE, code_in, error_in, range_problem
 from datagen.storage.storage_base import Bytes
 
-POLL_MS = 50  # time of a poll: how late a timeout may be noticed, or a retry sent while requests are in flight
+POLL_MS = 50  # duration of a poll: how late a timeout may be noticed, or a retry sent while requests are in flight
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 0.1, 20.0  # 20 s: as the AWS SDKs' standard mode
-UNEXPLAINED_BY_HEAD = (400, 401, 403)  # statuses that a response's body explains, which HEAD does not return
+UNEXPLAINED_BY_HEAD = (400, 401, 403)  # statuses that only a response's body explains; HEAD's responses have none
 NO_TLS = "WRONG_VERSION_NUMBER"  # OpenSSL's reason when the peer does not speak TLS
 MESSAGE_CHARACTERS = 300  # maximum length of a server's error text in our messages
 MAX_IDLE_CONNECTIONS = 64  # maximum connections of a process that are kept open between requests
+# Steps of a request. Each yields what the next one waits for: an exchange with the server, or a time (monotonic, ns)
 Steps = Generator[Exchange | int, None, None]
-"""Steps of a request. Each yields what the next waits for: an exchange with the server, or a time (monotonic, ns)."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,10 +55,10 @@ class Request:
     size_bytes: int | None = None  # size of the object, if known
     etag: str = ""  # of the object when it was opened; sent as If-Match, so that reading a changed object fails
     target: memoryview | None = None  # buffer for the body of a successful response
-    parse: Callable[[bytes], Any] | None = None  # makes `content` of a successful body, or raises BrokenResponseError
+    parse: Callable[[bytes], Any] | None = None  # turns a successful body into `content`; raises BrokenResponseError
     content: Any = None
-    accepted: tuple[int, ...] = ()  # error statuses that are not retried but returned, as the caller handles them
-    response: Exchange = field(init=False)  # the final one, once the client has completed the request
+    accepted: tuple[int, ...] = ()  # error statuses that the caller handles, so that they are returned, not retried
+    response: Exchange = field(init=False)  # the last response; set when the client has completed the request
 
     @property
     def counter(self) -> str:
@@ -91,18 +91,18 @@ class Client:
         Raises FileNotFoundError: there is no such object; ServerError: credentials, bucket, region or endpoint are
         wrong, or all attempts failed; DatasetError: all attempts to GET an object failed, or the object changed.
         """
-        tie_breaker = itertools.count()  # of heap entries: generators can't be compared
+        tie_breaker = itertools.count()  # orders heap entries of equal times, because generators can't be compared
         in_flight: dict[int, tuple[Exchange, Steps]] = {}  # by descriptor of the connection
         poller = select.poll()
 
         def is_alone() -> bool:
             return not in_flight and (depth == 1 or not scheduled)
 
+        # Heap of (time to start or retry, tie-breaker, steps) of requests; times are monotonic, in ns
         scheduled = [(0, next(tie_breaker), self._complete(request, is_alone)) for request in requests]
-        """Heap of (time to start or retry, tie-breaker, steps) of requests; times are monotonic, in ns."""
 
         def advance(steps: Steps) -> None:
-            waits_for = next(steps, None)  # the exchange or time that the request waits for; None: it is complete
+            waits_for = next(steps, None)  # None: the request is complete
             if isinstance(waits_for, int):
                 heapq.heappush(scheduled, (waits_for, next(tie_breaker), steps))
             elif waits_for is not None:
@@ -147,15 +147,16 @@ class Client:
 
     def _attempt(self, request: Request, is_alone: Callable[[], bool]) -> Generator[Exchange, None, Exchange]:
         """Send a request; return the complete response, whatever its status. Raises OSError: there is none."""
-        connection, counter = self._take_connection(), request.counter
-        header_problem = partial(range_problem, request.begin, request.end, request.size_bytes)
+        connection = self._take_connection()
+        counter = request.counter
+        check_range = partial(range_problem, request.begin, request.end, request.size_bytes)
         exchange = Exchange(
             connection,
             self._header(request, connection.address.netloc),
             request.body,
             request.target,
             bodiless=request.method == "HEAD",
-            header_problem=header_problem if counter == "get" else None,
+            header_problem=check_range if counter == "get" else None,
         )
         self.counts.count_request(counter)
         try:
@@ -169,8 +170,8 @@ class Client:
         finally:
             self.counts.count_end(exchange.body_bytes)
         if counter == "get":
-            began_ns = exchange.began_ns
-            self.counts.add_latencies(exchange.first_byte_ns - began_ns, time.monotonic_ns() - began_ns)
+            now_ns = time.monotonic_ns()
+            self.counts.add_latencies(exchange.first_byte_ns - exchange.began_ns, now_ns - exchange.began_ns)
         if exchange.reusable and len(self._idle) < MAX_IDLE_CONNECTIONS:
             self._idle.append(connection)
         else:
@@ -194,9 +195,10 @@ class Client:
         connection.close()
 
     def _header(self, request: Request, server: str) -> bytes:
-        """Return the request line and the header lines of a request to the address `server`, signed."""
-        path, host = f"/{quoted_path(request.key)}", server
+        """Return the signed header of a request: the request line and the header lines. `server` is HOST:PORT."""
+        path = f"/{quoted_path(request.key)}"
         if self._options.s3_force_path_style or "." in request.bucket:  # no certificate fits a name with dots
+            host = server
             path = f"/{request.bucket}{path}" if request.key else f"/{request.bucket}"
         else:
             host = f"{request.bucket}.{server}"
@@ -212,10 +214,10 @@ class Client:
         return f"{request.method} {url} HTTP/1.1\r\n{lines}\r\n".encode()
 
     def _check(self, request: Request, exchange: Exchange) -> None:
-        """Raise OSError if a complete response reports an error or is unusable, unless its status is accepted."""
+        """Raise an error if a complete response reports one or is unusable, unless its status is accepted."""
         if exchange.status in request.accepted:
             return
-        # S3 may start a 200 response and report an error in its body
+        # S3 may begin a response with status 200 and report an error in its body
         code = code_in(exchange.body) if request.parse or not exchange.succeeded else ""
         if code or not exchange.succeeded:
             raise OSError(errno.EREMOTEIO, f"{exchange.status} {code}".strip())
@@ -227,9 +229,9 @@ class Client:
             request.content = request.parse(exchange.body)
 
     def _back_off_or_raise(self, request: Request, attempt: int, exchange: Exchange | None, error: OSError) -> int:
-        """Count a failed attempt; return when to make the next (monotonic, ns), or raise the error if there is none."""
+        """Count a failed attempt; return when to retry (monotonic, ns). Raises as `request_all` if retries are over."""
         self.counts.add("failed")
-        retry_after = 0
+        retry_after = 0  # seconds
         if exchange is not None:
             if exchange.status in (503, 429):
                 self.counts.add("slow_down")
@@ -246,8 +248,8 @@ class Client:
             advice = "wanted its address with http://, or the port that speaks TLS"
             raise ServerError(f"{self.endpoint}: the server does not speak TLS there: {advice}") from error
         if attempt >= self._options.s3_max_attempts:
-            kind = DatasetError if request.counter == "get" else ServerError
-            raise kind(
+            error_type = DatasetError if request.counter == "get" else ServerError
+            raise error_type(
                 f"{self.where(request)} failed {attempt} times, the last time because of: "
                 f"{error.strerror or error}. Check whether an S3 server is up there "
                 "(storage.storage_options.endpoint_url) and how loaded it is; "
@@ -255,14 +257,14 @@ class Client:
             ) from error
         backoff = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** (attempt - 1))
         backoff *= random.uniform(0.5, 1.0)  # spreads the retries of many clients
-        seconds = max(backoff, min(LONGEST_BACKOFF_SECONDS, retry_after))
-        return time.monotonic_ns() + round(1e9 * seconds)
+        wait_seconds = max(backoff, min(LONGEST_BACKOFF_SECONDS, retry_after))
+        return time.monotonic_ns() + round(1e9 * wait_seconds)
 
     def _refusal(self, request: Request, exchange: Exchange) -> Exception | None:
         """Return the error for a request that the server refuses for good; None if a retry may succeed."""
         code, status = code_in(exchange.body), exchange.status
         if request.method == "HEAD" and status in UNEXPLAINED_BY_HEAD:
-            # A refused GET raises with the server's reason. After others (404; 416: empty object), report HEAD's status
+            # If GET is refused, too, this raises with the server's reason; if not (404; 416: empty object), go on
             self.request(Request(method="GET", bucket=request.bucket, key=request.key, end=1, accepted=(404, 416)))
         is_refusal = not exchange.succeeded and (status < 500 or code.endswith(NO_SPACE))
         if not is_refusal or status in RETRYABLE or code in RETRYABLE:
@@ -274,8 +276,9 @@ class Client:
             return no_such_file(f"s3://{request.bucket}/{request.key}")
         if status == 412:
             return self._changed(request)
-        text = error_in(exchange.body)[1][:MESSAGE_CHARACTERS]
-        message = f"{self.where(request)}: {status} {code}{f' ({text})' if text else ''}".rstrip()
+        _, text = error_in(exchange.body)
+        reason = f" ({text[:MESSAGE_CHARACTERS]})" if text else ""
+        message = f"{self.where(request)}: {status} {code}{reason}".rstrip()
         if code.endswith(NO_SPACE):
             return SpaceError(f"{message}: the bucket is full: raise its quota, remove objects, or use another")
         advice = ADVICE.get(code) or ADVICE.get(status, "the server refuses the request; wanted an S3 server")
@@ -287,10 +290,8 @@ class Client:
         return ServerError(f"{message}: {advice}")
 
     def _changed(self, request: Request) -> DatasetError:
-        return DatasetError(
-            f"{self.where(request)}: the object changed while it was read (its ETag was {request.etag}): leave the "
-            "dataset alone during a run, and run again"
-        )
+        problem = f"the object changed while it was read (its ETag was {request.etag})"
+        return DatasetError(f"{self.where(request)}: {problem}: leave the dataset alone during a run, and run again")
 
     def where(self, request: Request) -> str:
         """Return a request's method, object and server, for messages: without credentials."""

@@ -20,12 +20,11 @@ from datagen.storage._http_exchange import BrokenResponseError, Exchange, number
 from datagen.storage._s3_access import SOURCES
 from datagen.storage.storage_base import Listed
 
-RETRYABLE = (
-    *(408, 429, 500, 502, 503, 504),  # HTTP statuses of transient errors
-    *("RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable"),
-    *("XAmzContentSHA256Mismatch", "BadDigest", "IncompleteBody"),  # the body was damaged on its way to the server
-)
+_TRANSIENT = ("RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable")
+_DAMAGED_IN_TRANSIT = ("XAmzContentSHA256Mismatch", "BadDigest", "IncompleteBody")
+RETRYABLE = (408, 429, 500, 502, 503, 504, *_TRANSIENT, *_DAMAGED_IN_TRANSIT)  # HTTP statuses, and S3's error codes
 REGION_ADVICE = "set storage.storage_options.region, or AWS_REGION"
+# Error code or HTTP status that makes a retry futile -> what it means, and what to do
 ADVICE: dict[str | int, str] = {
     "NoSuchUpload": "another program or a lifecycle rule of the bucket aborted the upload: run the command again",
     "RequestTimeTooSkewed": "the clocks of this host and of the server differ too much: set them (ntp)",
@@ -43,9 +42,8 @@ ADVICE: dict[str | int, str] = {
     ),
     403: "these credentials are not allowed to do that: let them list, read and write the bucket, or use others",
 }
-"""Error code or HTTP status that makes a retry futile -> what it means, and what to do."""
+# Ends of the codes with which Ceph (QuotaExceeded) and MinIO (XMinioAdminBucketQuotaExceeded, ...) refuse a PUT
 NO_SPACE = ("QuotaExceeded", "StorageFull", "InsufficientStorage")
-"""Ends of the codes with which Ceph (QuotaExceeded) and MinIO (XMinioAdminBucketQuotaExceeded, ...) refuse a PUT."""
 PAGE_KEYS = 1000  # ListObjectsV2 returns at most 1000 keys per page
 MAX_TAGS = 100_000  # a full page of 1000 keys has about 20,000; each element takes some 300 bytes of memory
 MAX_ID_CHARACTERS = 4 << 10  # of a continuation token or upload ID: the client sends them back in headers
@@ -61,16 +59,17 @@ def code_in(body: bytes) -> str:
 def error_in(body: bytes) -> tuple[str, str]:
     """Return code and message of the S3 error in a body, '' where absent: it may be truncated, or a proxy's HTML."""
     error = re.search(rb"<Error[\s>].*", body, re.DOTALL)
-    matches = (re.search(b"<%s>([^<]*)</" % name, error[0] if error else b"") for name in (b"Code", b"Message"))
-    code, message = (html.unescape(match[1].decode(errors="replace")) if match else "" for match in matches)
-    return code, message
+    if error is None:
+        return "", ""
+    texts = []
+    for tag in (b"Code", b"Message"):
+        match = re.search(b"<%s>([^<]*)</" % tag, error[0])
+        texts.append(html.unescape(match[1].decode(errors="replace")) if match else "")
+    return texts[0], texts[1]
 
 
 def range_problem(begin: int, end: int | None, object_bytes: int | None, exchange: Exchange) -> str:
-    """Return why a successful response does not hold bytes `begin` to `end` of an object; '' if it does.
-
-    Without `end`, the whole object was requested. `object_bytes` is the object's size, None if unknown.
-    """
+    """Return why a successful response does not hold bytes `begin` to `end` (None: all) of an object; '' if it does."""
     length, content_range = exchange.length, exchange.header("content-range")
     if length == (end or 0) - begin and content_range == f"bytes {begin}-{begin + length - 1}/{object_bytes}":
         return ""  # fast path of nearly all ranges
@@ -96,27 +95,22 @@ def range_problem(begin: int, end: int | None, object_bytes: int | None, exchang
 
 
 def page_in(prefix: str, body: bytes) -> tuple[list[Listed], str]:
-    """Return the entries directly below a prefix on a page of a listing, and the next page's token; '' on the last.
-
-    Raises BrokenResponseError.
-    """
+    """Return a listing page's entries and the next page's token ('' on the last). Raises BrokenResponseError."""
     root = _root(body, "ListBucketResult")
     token = "" if root.findtext("IsTruncated") == "false" else root.findtext("NextContinuationToken", "")
     if len(token) > MAX_ID_CHARACTERS:
         raise BrokenResponseError(f"the response has a continuation token of {len(token)} characters")
-    # Keys may have characters that XML can't express
-    decoded: Callable[[str], str] = unquote_plus if root.findtext("EncodingType") == "url" else str
-    objects = ((item.findtext("Key", ""), item.findtext("Size", "")) for item in root.iterfind("Contents"))
-    keys = [(decoded(key), False, number_in(size)) for key, size in objects]
-    folders = (item.text or "" for item in root.iterfind("CommonPrefixes/Prefix"))
-    keys += [(decoded(key).removesuffix("/"), True, None) for key in folders]
+    # Keys are encoded for URLs, because they may have characters that XML can't express
+    decode: Callable[[str], str] = unquote_plus if root.findtext("EncodingType") == "url" else str
+    found = [(decode(item.findtext("Key", "")), False, item.findtext("Size", "")) for item in root.iterfind("Contents")]
+    found += [(decode(item.text or "").removesuffix("/"), True, "") for item in root.iterfind("CommonPrefixes/Prefix")]
     entries = []
-    for key, is_folder, size_bytes in keys:
+    for key, is_folder, size in found:
         name = key[len(prefix) :]
         if not key.startswith(prefix) or "/" in name:
             raise BrokenResponseError(f"the response lists {key[:200]!r}, which is not directly below {prefix!r}")
         if name not in INVALID_NAMES:
-            entries.append(Listed(name, is_folder, size_bytes))
+            entries.append(Listed(name, is_folder, number_in(size)))
     return entries, token
 
 

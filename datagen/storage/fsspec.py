@@ -1,8 +1,8 @@
 """Backend for anything fsspec supports: Google's, Azure's and Hadoop's storage, WebDAV, `file://`, `memory://`.
 
-A path is a URL (`gs://bucket/key`), or relative to the URL `StorageSpec.root`. Options are passed to the fsspec file
-system unchanged. Each read is a `cat_file` of one byte range, copied into the caller's memory. This is slower than the
-`s3` backend, and retries and timeouts inside the fsspec package are not counted.
+A path is a URL (`gs://bucket/key`), or relative to the URL `StorageSpec.root`. The fsspec file system gets the options
+unchanged. Each read calls `cat_file` for one byte range, and copies its result into the caller's memory. This is slower
+than the `s3` backend. Retries and timeouts inside the fsspec package are not counted.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from datagen.registry import library
 from datagen.storage.memory import MemoryWriter
 from datagen.storage.posix import FileWriter
 from datagen.storage.storage_base import Bytes, Entry, Listed, Reader, StorageBase, StorageSpec, Writer
-from datagen.withheld import public_text, scrubbed
+from datagen.withheld import redact_message, redact_urls
 
 LOCAL_SCHEMES = ("file", "local")
-MAX_FILE_BYTES = 16 << 30
+MAX_FILE_BYTES = 16 << 30  # of a file to be written, which is in memory until it is complete
 
 
 class Storage(StorageBase):
@@ -33,12 +33,10 @@ class Storage(StorageBase):
         fsspec = library("fsspec", "fsspec", "storage.storage_type=fsspec")
         scheme, separator, path = spec.root.partition("://")
         if not separator:
-            raise UserError(
-                f"storage.storage_root is {public_text(spec.root)!r}: fsspec needs a URL there, such as gs://BUCKET, "
-                "abfs://CONTAINER or file:///mnt/data"
-            )
+            wanted = "fsspec needs a URL there, such as gs://BUCKET, abfs://CONTAINER or file:///mnt/data"
+            raise UserError(f"storage.storage_root is {redact_urls(spec.root)!r}: {wanted}")
         self._root = f"{scheme}://{path.rstrip('/')}"
-        self.is_remote = scheme not in (*LOCAL_SCHEMES, "memory")  # type: ignore[misc]  # depends on the instance
+        self.is_remote = scheme not in (*LOCAL_SCHEMES, "memory")  # type: ignore[misc]  # overrides the ClassVar
         self.server = scheme
         self._is_local = scheme in LOCAL_SCHEMES
         self._options = dict(spec.options)
@@ -46,10 +44,10 @@ class Storage(StorageBase):
             # Some instances keep connections and event loops, which threads and forks must not share
             self.fs: Any = fsspec.filesystem(scheme, skip_instance_cache=scheme != "memory", **self._options)
         except (ImportError, ValueError, TypeError) as error:
-            problem = f"storage.storage_root is {public_text(spec.root)}"
+            problem = f"storage.storage_root is {redact_urls(spec.root)}"
             if isinstance(error, TypeError):
                 problem = f"storage.storage_options do not fit fsspec's {scheme} file system"
-            raise UserError(f"{problem}: {scrubbed(str(error), self._options)}") from None
+            raise UserError(f"{problem}: {redact_message(str(error), self._options)}") from None
 
     def open(self, path: str) -> FsspecReader:
         return FsspecReader(self, self._url(path), self.size_bytes(path))
@@ -99,24 +97,23 @@ class Storage(StorageBase):
                 owned.remove_parts(local)
 
     def local_path(self, path: str) -> str | None:
-        return str(self.fs._strip_protocol(self._url(path))) if self._is_local else None  # this expands ~
+        return str(self.fs._strip_protocol(self._url(path))) if self._is_local else None  # `_strip_protocol` expands ~
 
     @contextlib.contextmanager
     def raising_os_errors(self, path: str) -> Iterator[None]:
-        """Raise exceptions of fsspec packages as OSError, without the values of secret options."""
+        """Turn the exceptions of fsspec packages into OSError, without the values of secret options."""
         try:
             yield
         except FileNotFoundError as error:
             raise no_such_file(path) from error
         except Exception as error:
-            message = scrubbed(str(error), self._options)
+            message = redact_message(str(error), self._options)
             is_public = message == str(error)
             if isinstance(error, UserError) or (isinstance(error, OSError) and is_public):
                 raise
-            number = error.errno if isinstance(error, OSError) else None
-            # A traceback would show the cause, and with it secrets
-            cause = error if is_public else None
-            raise OSError(number or errno.EIO, f"{type(error).__name__}: {message}", path) from cause
+            error_number = error.errno if isinstance(error, OSError) else None
+            cause = error if is_public else None  # a traceback shows the cause, which may hold secrets
+            raise OSError(error_number or errno.EIO, f"{type(error).__name__}: {message}", path) from cause
 
     def _url(self, path: str) -> str:
         if "://" in path:
@@ -133,21 +130,21 @@ class FsspecReader(Reader):
         self._url = url
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        requested = max(0, min(len(buffer), self.size_bytes - offset))
-        if not requested:
+        wanted_bytes = max(0, min(len(buffer), self.size_bytes - offset))
+        if not wanted_bytes:
             return 0
         self.read_calls += 1
         with self._storage.raising_os_errors(self._url):
-            data = self._storage.fs.cat_file(self._url, start=offset, end=offset + requested)
-        if len(data) > requested:  # the server ignored the range
-            raise OSError(errno.EIO, f"{len(data)} bytes arrived where {requested} were requested", self._url)
+            data = self._storage.fs.cat_file(self._url, start=offset, end=offset + wanted_bytes)
+        if len(data) > wanted_bytes:  # the server ignored the range
+            raise OSError(errno.EIO, f"{len(data)} bytes arrived where {wanted_bytes} were requested", self._url)
         buffer[: len(data)] = data
         self.app_bytes += len(data)
         return len(data)
 
 
 class FsspecWriter(MemoryWriter):
-    """One file being written: it is in memory until `commit` sends it, so that no store ever has an incomplete file."""
+    """One file being written. It stays in memory until `commit` sends it, so that no store has an incomplete file."""
 
     def __init__(self, storage: Storage, url: str) -> None:
         super().__init__({}, url)
@@ -155,10 +152,8 @@ class FsspecWriter(MemoryWriter):
 
     def write_at(self, data: Bytes, offset: int) -> None:
         if offset + len(data) > MAX_FILE_BYTES:
-            raise UserError(
-                f"{self._path} exceeds {MAX_FILE_BYTES >> 30} GiB, the limit for fsspec, as a file is in memory until "
-                "it is complete: wanted smaller files, storage.storage_type=s3, or a folder"
-            )
+            limit = f"{MAX_FILE_BYTES >> 30} GiB, the limit for fsspec, as a file is in memory until it is complete"
+            raise UserError(f"{self._path} exceeds {limit}: wanted smaller files, storage.storage_type=s3, or a folder")
         super().write_at(data, offset)
 
     def commit(self) -> None:

@@ -59,13 +59,13 @@ class MemoryReader(Reader):
         self._data = data
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        piece = self._piece(offset, len(buffer))
-        buffer[: len(piece)] = piece
+        data = self._bytes_at(offset, len(buffer))
+        buffer[: len(data)] = data
         self.read_calls += 1
-        self.app_bytes += len(piece)
-        return len(piece)
+        self.app_bytes += len(data)
+        return len(data)
 
-    def _piece(self, offset: int, size_bytes: int) -> memoryview | bytes:
+    def _bytes_at(self, offset: int, size_bytes: int) -> memoryview | bytes:
         """Return bytes of the file; a subclass may return a copy."""
         return self._data[offset : offset + size_bytes]
 

@@ -35,16 +35,17 @@ class Storage(StorageBase):
         self.alignment = DIRECT_ALIGNMENT if spec.direct else 1
 
     def open(self, path: str) -> FileReader:
+        flags = os.O_RDONLY | os.O_CLOEXEC
         if not self.spec.direct:
-            return FileReader(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            return FileReader(os.open(path, flags))
         with _o_direct(path, READ_REMEDY):
-            return FileReader(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT), self.alignment)
+            return FileReader(os.open(path, flags | os.O_DIRECT), self.alignment)
 
     def open_received(self, path: str) -> FileReader:
         return FileReader(open_regular(path))
 
     def open_mapped(self, path: str) -> Reader:
-        can_map = type(self) is Storage and not self.spec.direct  # a subclass may override `open`, so call that
+        can_map = type(self) is Storage and not self.spec.direct  # of a subclass, call `open`: it may be overridden
         return MappedReader(path) if can_map else self.open(path)
 
     def open_unread_ahead(self, path: str) -> FileReader:
@@ -112,7 +113,7 @@ class Storage(StorageBase):
 
 
 class FileReader(Reader):
-    """One open file, read by preadv. With `alignment` > 1, only the last read of the file is no multiple of it."""
+    """One open file, read by preadv. If `alignment` > 1, a call that returns no multiple of it has reached the end."""
 
     def __init__(self, descriptor: int, alignment: int = 1) -> None:
         status = os.fstat(descriptor)
@@ -169,17 +170,17 @@ class MappedReader(MemoryReader):
 
     def __init__(self, path: str) -> None:
         with open_descriptor(path) as descriptor:
-            size_bytes = os.fstat(descriptor).st_size  # an empty file can't be mapped
-            self._map = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) if size_bytes else None
+            is_empty = os.fstat(descriptor).st_size == 0  # and can't be mapped
+            self._map = None if is_empty else mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
         super().__init__(memoryview(self._map or b""))
         self.mapped = self._data
 
-    def _piece(self, offset: int, size_bytes: int) -> bytes:
+    def _bytes_at(self, offset: int, size_bytes: int) -> bytes:
         # Copy to new memory first, as np.array(np.memmap(...)[...]) does: the order of page faults decides what the
         # kernel reads ahead. On a processor without fast string moves (ERMS), glibc would copy straight to the batch
         # backwards, because source and destination have the same offset within a page, and the device would get a
         # third more requests. The extra copy costs 0.05 CPU s/GB.
-        return bytes(super()._piece(offset, size_bytes))
+        return bytes(super()._bytes_at(offset, size_bytes))
 
     def close(self) -> None:
         super().close()
@@ -229,10 +230,9 @@ class FileWriter(Writer):
 
 
 class DirectWriter(FileWriter):
-    """A file being written with O_DIRECT, except for a last, partial 4096-byte block.
+    """A file being written with O_DIRECT, except for a last, partial block of 4096 bytes.
 
-    A write whose offset or memory address is no multiple of 4096 goes through the page cache entirely. Callers must not
-    write the same block both ways.
+    A write whose offset or memory is not aligned goes through the page cache. Callers must not write a block both ways.
     """
 
     def __init__(self, path: str) -> None:
@@ -241,19 +241,19 @@ class DirectWriter(FileWriter):
 
     def write_at(self, data: Bytes, offset: int) -> None:
         view = memoryview(data)
-        aligned = len(view) - len(view) % DIRECT_ALIGNMENT
+        direct_bytes = len(view) - len(view) % DIRECT_ALIGNMENT
         # Read-only memory is a bytes object, which is not aligned
         if view.readonly or offset % DIRECT_ALIGNMENT or address_of(view) % DIRECT_ALIGNMENT:
-            aligned = 0
+            direct_bytes = 0
         with _o_direct(self._path, WRITE_REMEDY):
-            _write_all(self._descriptor, view[:aligned], offset)
-        if aligned < len(view):
+            _write_all(self._descriptor, view[:direct_bytes], offset)
+        if direct_bytes < len(view):
             with open_descriptor(self._part, os.O_WRONLY) as buffered:
-                _write_all(buffered, view[aligned:], offset + aligned)
+                _write_all(buffered, view[direct_bytes:], offset + direct_bytes)
 
 
 def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
-    """Write all of `view`, by as many calls as that takes."""
+    """Write all of `view`, by as many calls as necessary."""
     written = 0
     while written < len(view):
         # Linux moves at most 2 GiB - 4 KiB per call, and a signal may cut a call short
@@ -265,10 +265,7 @@ def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
 
 @contextlib.contextmanager
 def cache_restored(paths: Iterable[str | None]) -> Iterator[None]:
-    """On exit, evict local files whose middle page was not cached on entry, so that no later run reads cached data.
-
-    `paths` are as by `StorageBase.local_path`: None for a file that is not local.
-    """
+    """On exit, evict the local files whose middle page was not cached on entry; a path is None for other files."""
     cold = [path for path in paths if path is not None and not _is_cached(path)]
     try:
         yield
@@ -287,6 +284,6 @@ def _is_cached(path: str) -> bool:
                 address = np.frombuffer(mapped, np.uint8).ctypes.data
                 is_cached = ctypes.c_ubyte(1)
                 failed = ctypes.CDLL(None).mincore(ctypes.c_void_p(address), mmap.PAGESIZE, ctypes.byref(is_cached))
-                return bool(failed or is_cached.value & 1)  # Linux 5.2 and later set it for others' read-only files
+                return bool(failed or is_cached.value & 1)  # set since Linux 5.2 for files that we may not write
     except (OSError, ValueError):  # no file, an empty one, or a file system without maps
         return True

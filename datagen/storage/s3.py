@@ -1,8 +1,8 @@
 """Backend for S3 servers: objects are read whole or by ranges into the caller's memory, and written by (multipart) PUT.
 
 A path is a key in the bucket of `StorageSpec.root` (`bucket`, `bucket/prefix` or `s3://bucket/prefix`), or a full URI,
-`s3://bucket/key`. With the option `use_full_object_uri` the keys themselves are full URIs, as in argonne's DLIO.
-Options have DLIO's and mlpstorage's names: docs/objects.md.
+`s3://bucket/key`. With the option `use_full_object_uri`, the keys themselves are full URIs, as in argonne's DLIO. The
+options have DLIO's and mlpstorage's names: docs/objects.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from datagen.storage._s3_responses import PAGE_KEYS, check_completed, page_in, u
 from datagen.storage.storage_base import Bytes, Entry, FileReads, Fill, Listed, Reader, StorageBase, StorageSpec, Writer
 
 SCHEME = "s3://"
-MAX_PAGES = 20_000  # maximum pages of a listing; a longer one is taken to be endless
+MAX_PAGES = 20_000  # maximum pages of a listing; if there are more, it counts as endless
 HEAD_BATCH = 256  # objects whose sizes are requested together: enough to keep all connections busy
 HEADS_IN_FLIGHT = 32  # one connection each: 3,200 objects/s at a latency of 10 ms
 PART_BYTES, MAX_PARTS = 16 << 20, 10_000  # hence an object of at most 156 GiB
@@ -59,7 +59,7 @@ class Storage(StorageBase):
 
     def read_files(self, files: Sequence[tuple[str, memoryview]], transfer_bytes: int = 0) -> FileReads:
         """Read objects with `io_depth` GETs in flight: one each, more above `range_bytes`. Ignores `transfer_bytes`."""
-        first_gets = []  # whose responses state the sizes of the objects, so that no HEAD is needed
+        first_gets = []  # no HEAD is needed, because their responses state the sizes of the objects
         for path, memory in files:
             end = min(self.spec.range_bytes, len(memory)) or None  # None, the whole object, if `range_bytes` is 0
             first_gets.append(self._request("GET", path, end=end, target=memory[:end]))
@@ -115,7 +115,7 @@ class Storage(StorageBase):
     def uploads(self, folder: str, names: Iterable[str], *, end: bool = False) -> int:
         bucket, prefix = self._locate(folder)
         keys = [f"{prefix.rstrip('/')}/{name}" for name in names]
-        # One listing for each file, as some servers (MinIO) list uploads only by the whole key; others list longer keys
+        # One listing for each file: some servers (MinIO) list uploads only by the whole key, others longer keys, too
         queries = [(("prefix", key), ("uploads", "")) for key in keys]
         listings = [Request(method="GET", bucket=bucket, query=query, parse=uploads_in) for query in queries]
         self.client.request_all(listings, HEADS_IN_FLIGHT)
@@ -141,10 +141,8 @@ class Storage(StorageBase):
                 return
             if token in earlier_tokens or len(earlier_tokens) > MAX_PAGES:
                 problem = f"the listing of {prefix!r} does not end after {len(earlier_tokens) + 1} pages"
-                raise UserError(
-                    f"{self.client.where(request)}: {problem}: wanted fewer objects, or a server whose continuation "
-                    "tokens advance"
-                )
+                wanted = "wanted fewer objects, or a server whose continuation tokens advance"
+                raise UserError(f"{self.client.where(request)}: {problem}: {wanted}")
             earlier_tokens.add(token)
 
     def _request(self, method: str, path: str, **settings: Any) -> Request:
@@ -156,7 +154,7 @@ class Storage(StorageBase):
         if path.startswith(SCHEME):
             bucket, _, key = path.removeprefix(SCHEME).partition("/")
         else:
-            # Of ./data and /data alike, the key is `data`
+            # The key of ./data and of /data is `data`
             relative = os.path.normpath(path).lstrip("/") if path not in ("", ".") else ""
             bucket, key = self._bucket, f"{self._prefix}{relative}"
         if not bucket:
@@ -184,12 +182,12 @@ class ObjectReader(Reader):
 
     def requests(self, buffer: memoryview, offset: int) -> list[Request]:
         """Return the GETs that fill a buffer from `offset` on, and count them as reads."""
-        step = self._spec.range_bytes or len(buffer) or 1
+        range_bytes = self._spec.range_bytes or len(buffer) or 1
         requests = []
-        for start in range(0, len(buffer), step):
-            piece = buffer[start : start + step]
-            end = offset + start + len(piece) if len(piece) < self.size_bytes else None  # None: the whole object
-            requests.append(self._get(begin=offset + start, end=end, target=piece))
+        for start in range(0, len(buffer), range_bytes):
+            target = buffer[start : start + range_bytes]
+            end = offset + start + len(target) if len(target) < self.size_bytes else None  # None: the whole object
+            requests.append(self._get(begin=offset + start, end=end, target=target))
         self.read_calls += len(requests)
         self.app_bytes += len(buffer)
         return requests
@@ -206,7 +204,7 @@ class ObjectWriter(Writer):
         self._mark = os.urandom(12).hex()
         self._parts: dict[int, bytearray] = {}  # part number from 0 -> its bytes, until they are sent
         self._written = Counter[int]()  # part number -> bytes written to it so far
-        self._etags: dict[int, str] = {}  # part number -> ETag of the part; has the parts that were sent
+        self._etags: dict[int, str] = {}  # part number -> ETag, of the parts that were sent
         self._upload_id = ""  # of the multipart upload; empty before and after it
         self._size_bytes = 0  # end of the last byte written
         self._lock = threading.Lock()
@@ -216,22 +214,18 @@ class ObjectWriter(Writer):
         with self._lock:  # threads that write one checkpoint share this writer
             self._size_bytes = max(self._size_bytes, offset + len(view))
             while view:
-                number, begin = divmod(offset, PART_BYTES)
+                number, begin = divmod(offset, PART_BYTES)  # of the part, and where to write in it
                 if number >= MAX_PARTS:
-                    raise UserError(
-                        f"{self._name} exceeds {MAX_PARTS * PART_BYTES} bytes, the most that an upload in parts can "
-                        "have: wanted smaller files, or a folder"
-                    )
+                    limit = f"{MAX_PARTS * PART_BYTES} bytes, the most that an upload in parts can have"
+                    raise UserError(f"{self._name} exceeds {limit}: wanted smaller files, or a folder")
                 if number in self._etags:
-                    raise UserError(
-                        f"{self._name}: bytes at offset {offset} belong to a part that is uploaded already, which S3 "
-                        "can't change: write this format to a folder"
-                    )
-                piece = view[: PART_BYTES - begin]
-                self._part_buffer(number, begin)[begin : begin + len(piece)] = piece
-                self._written[number] += len(piece)
-                offset += len(piece)
-                view = view[len(piece) :]
+                    problem = f"bytes at offset {offset} belong to a part that is uploaded already"
+                    raise UserError(f"{self._name}: {problem}, which S3 can't change: write this format to a folder")
+                chunk = view[: PART_BYTES - begin]
+                self._part_buffer(number, begin)[begin : begin + len(chunk)] = chunk
+                self._written[number] += len(chunk)
+                offset += len(chunk)
+                view = view[len(chunk) :]
                 complete = [part for part in self._parts if self._written[part] >= PART_BYTES]
                 if len(complete) >= PARTS_IN_FLIGHT:
                     self._send_parts(complete)
@@ -253,7 +247,7 @@ class ObjectWriter(Writer):
         query = (("uploadId", self._upload_id),)
         try:
             self._client.request(self._put("POST", body.encode(), query=query, parse=check_completed))
-        except (FileNotFoundError, UserError):  # if the first response was lost, a retry does not find the upload
+        except (FileNotFoundError, UserError):  # a retry does not find the upload if the first response was lost
             if not self._is_published():
                 raise
         self._upload_id = ""
@@ -311,5 +305,5 @@ def _abort(client: Client, request: Request) -> None:
 
 
 def _size_in(response: Exchange) -> int:
-    """Return the object's size, which the response to a HEAD states (the client has checked that)."""
+    """Return the size that the response to a HEAD states; the client has checked that it does."""
     return number_in(response.header("content-length")) or 0

@@ -1,8 +1,8 @@
 """The interface of a storage backend: how datasets and checkpoints are opened, written, listed and removed.
 
-A backend is one module with a class `Storage`, a subclass of `StorageBase`: a file of this folder, or a module of the
-user's own, given by its dotted name. Processes exchange a picklable `StorageSpec`, and each opens its own `Storage`
-from it by `open_storage`.
+A backend is one module with a class `Storage`, a subclass of `StorageBase`. It is a file of this folder, or a user's
+module named by its dotted name. Processes exchange a picklable `StorageSpec`, from which each opens its own `Storage`
+by `open_storage`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ Bytes = bytes | bytearray | memoryview
 Span = tuple[int, int]  # (offset, bytes) of a byte range of a file, or of memory
 Option = str | int | float | bool | None
 
-DIRECT_TYPES = {"direct", "direct_fs"}
-"""Values of `storage.storage_type` for O_DIRECT reads: ours, and mlpstorage v3.0's (`--o-direct`)."""
-BUFFERED_TYPES = {"local_fs", "parallel_fs", "posix"}
+# Values of `storage.storage_type`: DLIO's, mlpstorage v3.0's (`direct_fs`, its --o-direct) and ours
+DIRECT_TYPES = {"direct", "direct_fs"}  # mounted file systems, read with O_DIRECT
+BUFFERED_TYPES = {"local_fs", "parallel_fs", "posix"}  # mounted file systems, read through the page cache
 FOLDER_TYPES = BUFFERED_TYPES | DIRECT_TYPES
-"""Values of `storage.storage_type` (DLIO's and ours) for any mounted file system: programs open files by path."""
-_LIBRARY_OPTIONS = ("storage_library", "uri_scheme")
-"""Options by which mlpstorage picks an object-storage client; it passes them with `direct_fs`, too."""
 _INTERNAL_TYPES = {"memory", "null"}  # backends for dlemu's own use and its tests; users can't select them
+# Options by which mlpstorage selects an object-storage client; it passes them with `direct_fs`, too
+_LIBRARY_OPTIONS = ("storage_library", "uri_scheme")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,19 +62,20 @@ def storage_spec(configured: StorageSpec) -> StorageSpec:
 
     Raises UserError: the type is unknown or internal, a file system has options, or an option's value was withheld.
     """
-    storage_type, options = configured.type, dict(configured.options)
+    storage_type = configured.type
+    options = dict(configured.options)
     if storage_type in FOLDER_TYPES:
-        if unsupported := [name for name in options if storage_type != "direct_fs" or name not in _LIBRARY_OPTIONS]:
-            raise UserError(
-                f"storage.storage_options has {', '.join(unsupported)}, but storage.storage_type={storage_type} has no "
-                "options: leave them out"
-            )
+        ignored = _LIBRARY_OPTIONS if storage_type == "direct_fs" else ()
+        unsupported = [name for name in options if name not in ignored]
+        if unsupported:
+            problem = f"storage.storage_type={storage_type} has no options: leave them out"
+            raise UserError(f"storage.storage_options has {', '.join(unsupported)}, but {problem}")
         # A file system needs neither a root nor the settings of requests
         return StorageSpec(direct=configured.direct or storage_type in DIRECT_TYPES)
     types = sorted({*FOLDER_TYPES, *registry.names("datagen.storage")} - _INTERNAL_TYPES)
     if storage_type not in types and "." not in storage_type:
-        is_internal = storage_type in _INTERNAL_TYPES
-        hint = "that is for dlemu's own use; " if is_internal else registry.nearest(storage_type, types)
+        internal = "that is for dlemu's own use; "
+        hint = internal if storage_type in _INTERNAL_TYPES else registry.nearest(storage_type, types)
         wanted = f"wanted one of {', '.join(types)}, or the dotted name of your own module"
         raise UserError(f"storage.storage_type is {storage_type!r}: {hint}{wanted}")
     for name, value in options.items():
@@ -88,7 +88,7 @@ def storage_spec(configured: StorageSpec) -> StorageSpec:
 
 
 def open_storage(spec: StorageSpec) -> StorageBase:
-    """Open a storage in this process. Raises UserError: no such backend, or it lacks the O_DIRECT of the spec."""
+    """Open a storage in this process. Raises UserError: no such backend, or it does not support the spec's O_DIRECT."""
     backend: type[StorageBase] = registry.find("datagen.storage", spec.type, "Storage")
     settings = (("checkpoint.odirect", "write", spec.direct_writes), ("reader.odirect", "read", spec.direct))
     for setting, verb, is_set in settings:
@@ -99,7 +99,10 @@ def open_storage(spec: StorageSpec) -> StorageBase:
 
 
 class Reader(abc.ABC):
-    """One file open for reading. It counts its reads at application level, whatever the page cache serves."""
+    """One file open for reading. It counts what the application reads, whether or not the page cache serves it.
+
+    Address, length and offset of a read are multiples of the storage's `alignment`. Methods raise OSError.
+    """
 
     read_calls = 0  # read calls (system calls, or requests to a server) so far
     app_bytes = 0  # bytes that these calls returned
@@ -111,16 +114,10 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        """Fill `buffer` from the file at `offset`; return the number of bytes, less than its length only at the end.
-
-        Address, length and offset are multiples of the storage's `alignment`. Raises OSError.
-        """
+        """Fill `buffer` from the file at `offset`; return the number of bytes, less than its length only at the end."""
 
     def read_stretches(self, ranges: Sequence[Span], out: memoryview) -> int:
-        """Read many byte ranges (offset, bytes) into `out`, back to back; stop at a range in which the file ends.
-
-        Return the number of bytes read. Offsets and memory meet the storage's `alignment`. Raises OSError.
-        """
+        """Read byte ranges into `out`, back to back, until one in which the file ends; return the number of bytes."""
         filled = 0
         for offset, size in ranges:
             count = self.read_into(out[filled : filled + size], offset)
@@ -130,7 +127,7 @@ class Reader(abc.ABC):
         return filled
 
     def will_need(self, ranges: Sequence[Span]) -> None:
-        """Have the kernel prefetch byte ranges (offset, bytes), where it caches the file. Raises OSError."""
+        """Have the kernel prefetch byte ranges, if it caches the file."""
         return
 
     def close(self) -> None:
@@ -147,23 +144,23 @@ def read_in_transfers(reader: Reader, buffer: memoryview, offset: int, transfer_
         return reader.read_into(buffer, offset)
     filled = 0
     while filled < len(buffer) and offset + filled < reader.size_bytes:
-        piece = buffer[filled : filled + transfer_bytes]
-        count = reader.read_into(piece, offset + filled)
+        requested = buffer[filled : filled + transfer_bytes]
+        count = reader.read_into(requested, offset + filled)
         filled += count
-        if count < len(piece):
+        if count < len(requested):
             break
     return filled
 
 
 class Writer(abc.ABC):
-    """One file being written. It appears under its name only at `commit`, complete at once. Methods raise OSError.
+    """One file being written. It does not appear under its name until it is complete (`commit`). Methods raise OSError.
 
-    Writes may have any size and offset: a backend that needs large or aligned ones (multipart upload, O_DIRECT)
-    gathers them. Bytes that are skipped and never written are zeros.
+    Writes may have any size and offset. A backend that needs large or aligned ones (multipart upload, O_DIRECT) gathers
+    them. Bytes that are skipped and never written are zeros.
     """
 
     position = 0  # offset of the next `write`
-    on_advance: Callable[[int], None] | None = None  # called with the bytes by which `position` advances
+    on_advance: Callable[[int], None] | None = None  # called with the number of bytes by which `position` advances
 
     def write(self, data: Bytes) -> None:
         """Write at `position`, and advance. The caller may reuse the memory of `data` when this returns."""
@@ -181,7 +178,7 @@ class Writer(abc.ABC):
         """Write at `offset` without moving `position`."""
 
     def sync(self) -> None:
-        """Flush the written bytes to the device (fsync); a no-op where `commit` makes them durable anyway."""
+        """Flush the written bytes to the device (fsync); a no-op if `commit` makes them durable anyway."""
         return
 
     @abc.abstractmethod
@@ -195,24 +192,24 @@ class Writer(abc.ABC):
 
 @dataclass(frozen=True)
 class Listed:
-    """A name in a folder, from backends that do not list by os.scandir."""
+    """An entry of a folder, for backends that do not list folders by os.scandir."""
 
     name: str
     is_folder: bool = False
-    size_bytes: int | None = None  # as the listing states it; None if it does not
+    size_bytes: int | None = None  # None if the listing does not state it
 
     def is_dir(self) -> bool:
         return self.is_folder
 
 
-Entry = Listed | os.DirEntry[str]  # so that listing a million local files makes no objects of ours
+Entry = Listed | os.DirEntry[str]  # local folders yield os.DirEntry: a million files need no further objects
 
 
 class StorageBase(abc.ABC):
     """A storage, open in one process and shared by its threads; every forked process opens its own.
 
-    Paths are names joined by `/`. Errors are OSError as the system raises them: FileNotFoundError for a missing file,
-    ENOSPC for a full device; callers turn them into messages. A backend must implement the abstract methods only.
+    Paths are names joined by `/`. Methods raise OSError as the system does, such as FileNotFoundError for a missing
+    file; callers turn it into a message. A backend must implement only the abstract methods.
     """
 
     reads_directly: ClassVar[bool] = False  # supports `StorageSpec.direct`: reads past this host's page cache
@@ -229,7 +226,7 @@ class StorageBase(abc.ABC):
         """Open a file for reading. Raises UserError if the storage can't serve it as the spec requires."""
 
     def open_sized(self, path: str, size_bytes: int) -> Reader:
-        """Open a file whose size the caller knows: a server need not be asked for it."""
+        """Open a file whose size the caller knows, so that the backend need not ask a server for it."""
         return self.open(path)
 
     def open_received(self, path: str) -> Reader:
@@ -237,17 +234,17 @@ class StorageBase(abc.ABC):
         return self.open(path)
 
     def open_mapped(self, path: str) -> Reader:
-        """Open a file through a memory map, where the backend can: page faults bring its data into the page cache."""
+        """Open a file through a memory map if the backend can: page faults bring its data into the page cache."""
         return self.open(path)
 
     def open_unread_ahead(self, path: str) -> Reader:
-        """Open a file with the kernel's read-ahead switched off, where the backend has one."""
+        """Open a file without the kernel's read-ahead, if the backend has any."""
         return self.open(path)
 
     def read_files(self, files: Sequence[tuple[str, memoryview]], transfer_bytes: int = 0) -> FileReads:
-        """Read whole files, each to the start of its memory, by calls for at most `transfer_bytes` (0: any number).
+        """Read whole files, each to the start of its memory, by calls of at most `transfer_bytes` (0: no limit).
 
-        If a file is larger than its memory, a backend reads what fits, or raises. Raises OSError.
+        Of a file larger than its memory, a backend reads what fits, or raises an error. Raises OSError.
         """
         reads = []
         for path, memory in files:
@@ -262,7 +259,7 @@ class StorageBase(abc.ABC):
         return reads
 
     def read_all(self, fills: Sequence[Fill]) -> list[int]:
-        """Do `Reader.read_into` for each fill, concurrently if the backend can; return their bytes. Raises OSError."""
+        """Do all fills as `Reader.read_into`, concurrently if the backend can; return their bytes. Raises OSError."""
         return [reader.read_into(buffer, offset) for reader, buffer, offset in fills]
 
     @abc.abstractmethod
@@ -271,9 +268,9 @@ class StorageBase(abc.ABC):
 
     @abc.abstractmethod
     def entries(self, folder: str) -> AbstractContextManager[Iterator[Entry]]:
-        """List a folder, in any order. Raises FileNotFoundError if there is none.
+        """List a folder, in any order. Raises FileNotFoundError: there is no such folder.
 
-        In object stores any prefix with objects below it is a folder. Unfinished files, if listed, begin with a dot.
+        In object stores, a prefix of objects is a folder. The names of unfinished files, if listed, begin with a dot.
         """
 
     @abc.abstractmethod
@@ -293,7 +290,7 @@ class StorageBase(abc.ABC):
             return False
 
     def sizes(self, paths: Iterable[str]) -> Iterator[int | None]:
-        """Yield the size of each file, None if it is missing; a backend may request several sizes concurrently."""
+        """Yield the size of each file, or None if there is no such file; a backend may request sizes concurrently."""
         for path in paths:
             try:
                 yield self.size_bytes(path)
@@ -309,7 +306,7 @@ class StorageBase(abc.ABC):
         return
 
     def remove_unfinished(self, folder: str) -> None:
-        """Remove from a folder only the temporary files that killed writers left there."""
+        """Remove from a folder the temporary files that killed writers left there, and nothing else."""
         return
 
     def uploads(self, folder: str, names: Iterable[str], *, end: bool = False) -> int:
@@ -317,7 +314,7 @@ class StorageBase(abc.ABC):
         return 0
 
     def sync(self, folder: str) -> None:
-        """Make the names in a folder durable (fsync of the folder); a no-op where `Writer.commit` does that."""
+        """Make the names in a folder durable (fsync of the folder); a no-op if `Writer.commit` does that."""
         return
 
     def free_bytes(self, folder: str) -> int | None:
@@ -325,7 +322,7 @@ class StorageBase(abc.ABC):
         return None
 
     def evict(self, path: str, *, write_first: bool) -> None:
-        """Advise this host's page cache to drop a file; with `write_first` its dirty pages are written back first."""
+        """Advise this host's page cache to drop a file; with `write_first`, first write back its dirty pages."""
         return
 
     def memory_kind(self, folder: str) -> str:
@@ -337,7 +334,7 @@ class StorageBase(abc.ABC):
         return None
 
     def device_folders(self, folders: Iterable[str]) -> Iterable[str]:
-        """Return one local folder for each device that holds some of `folders`, for telemetry; skip missing folders."""
+        """Return one of the local `folders` for each device, for telemetry; folders that do not exist are skipped."""
         devices: dict[int, str] = {}
         for local in filter(None, map(self.local_path, folders)):
             with contextlib.suppress(OSError):
@@ -372,16 +369,15 @@ def local_folder(storage: StorageBase, folder: str, needed_by: str) -> str:
     """Return the local path of a folder. Raises UserError naming the setting `needed_by`: the storage has no paths."""
     local = storage.local_path(folder)
     if local is None:
-        raise UserError(
-            f"{needed_by} opens files by path, which storage {storage.spec.type} does not have: leave it out, or put "
-            "the dataset in a folder"
-        )
+        advice = "leave it out, or put the dataset in a folder"
+        raise UserError(f"{needed_by} opens files by path, which storage {storage.spec.type} does not have: {advice}")
     return local
 
 
 def leads_elsewhere(folder: str, below: str, storage: StorageBase) -> bool:
-    """Return whether a symbolic link on the way from `folder` down to `below`, a path below it, leads elsewhere."""
+    """Return whether a symbolic link on the path from `folder` down to `below` leads elsewhere."""
     top, path = storage.local_path(folder), storage.local_path(below)
     if top is None or path is None:
         return False
-    return os.path.realpath(path) != os.path.normpath(os.path.join(os.path.realpath(top), os.path.relpath(path, top)))
+    path_without_links = os.path.join(os.path.realpath(top), os.path.relpath(path, top))
+    return os.path.realpath(path) != os.path.normpath(path_without_links)

@@ -1,7 +1,7 @@
 """The bytes of a checkpoint's file: the format's literals (headers, names, padding) over generated tensor content.
 
-Generated content has a stamp (seed hash, file number, offset) in each 4096-byte block, by which a reader can tell from
-which file the bytes are.
+Each 4096-byte block of generated content has a stamp (seed hash, file number, offset), which tells a reader to which
+file and offset the block belongs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class FileContent:
             overlap = literal[start - literal_offset : end - literal_offset]
             target[start - offset : start - offset + len(overlap)] = np.frombuffer(overlap, np.uint8)
 
-    def difference(self, data: memoryview, offset: int, scratch: NDArray[np.uint8]) -> str:
+    def content_problem(self, data: memoryview, offset: int, scratch: NDArray[np.uint8]) -> str:
         """Compare all `data` read at `offset`; return the problem, or ''. `scratch` is at least as large as `data`."""
         expected = scratch[: len(data)]
         self.fill(expected, offset)
@@ -87,7 +87,7 @@ class FileContent:
 def files_of(
     folder: str, layouts: Sequence[FileLayout], settings: Checkpoint, seed: int, *, checkpoint: int, rank: int
 ) -> list[FileContent]:
-    """Return a rank's files of one checkpoint: random content, or ones without `checkpoint.randomize_tensor`."""
+    """Return a rank's files of one checkpoint: with random bytes, or ones if `checkpoint.randomize_tensor` is off."""
     files = []
     for index, layout in enumerate(layouts):
         is_half = bool(layout.tensors) and layout.tensors[0][1].dtype in ("fp16", "bf16")
@@ -100,5 +100,5 @@ def files_of(
 
 @lru_cache(2)
 def _bulk(seed: int, pattern: Pattern) -> BulkContent:
-    """Return the generator that a run's files share, because its random pool costs as much as filling some MB."""
+    """Return the generator that all files of a run share, because making one costs as much as filling some MB."""
     return BulkContent(seed, pattern)

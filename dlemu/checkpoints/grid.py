@@ -16,7 +16,7 @@ class GridIndex:
     tensor: int
     pipeline: int
     data: int
-    model: int  # index among the ranks that share one copy of the model
+    model: int  # index among the ranks that share one replica of the model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Grid:
 
     @property
     def model_ranks(self) -> int:
-        """Ranks that share one copy of the model."""
+        """Ranks that share one replica of the model."""
         return self.tensor * self.pipeline
 
     @property
@@ -52,7 +52,7 @@ def grid_of(model: Model, settings: Checkpoint, ranks: int) -> Grid:
     """Return the job's grid. Raises UserError, as DLIO does, with all reasons why the ranks can't divide the model."""
     degrees, job_ranks = model.parallelism, settings.job_ranks or ranks
     data = degrees.data
-    if settings.mode != "subset":  # then it follows from the number of ranks
+    if settings.mode != "subset":  # the number of ranks decides
         data = max(1, job_ranks // (degrees.tensor * degrees.pipeline))
     grid = Grid(
         tensor=degrees.tensor,

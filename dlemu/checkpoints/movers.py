@@ -1,4 +1,4 @@
-"""Movers: threads that write or read a file's bytes and measure the columns of `io_rows`; and their buffers."""
+"""Movers: threads that write or read the bytes of files, and measure the columns of `io_rows`. Also their buffers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def split_buffer(count: int, piece_bytes: int) -> list[memoryview]:
 
 
 class Movers:
-    """Threads, among them the caller's, that move one file after another: call `run` within `measured` for each."""
+    """Threads, among them the caller's, that move one file after another. For each file, call `run` in `measured`."""
 
     def __init__(self, threads: int, name: str) -> None:
         self._threads = threads
@@ -46,7 +46,7 @@ class Movers:
 
     @contextmanager
     def measured(self) -> Iterator[Columns]:
-        """Context in which one file is opened, moved and closed: yield its columns, which are complete afterwards."""
+        """Context in which a file is opened, moved and closed: yield its columns, which are complete when it ends."""
         storage_bytes_before = process_storage_bytes()
         cpu_ns_before = time.process_time_ns()
         columns = dict.fromkeys(_COUNTERS, 0) | {"threads": self._threads, "started_ns": time.monotonic_ns()}
@@ -64,8 +64,8 @@ class Movers:
     ) -> None:
         """Call `work(thread, counters)` on each thread, and add up their counters in `columns`.
 
-        If a thread raises an exception, calls `cancel` to end the work of the others, then raises it. `threads` limits
-        how many threads are woken, because waking one costs as much as a small read; the default is all.
+        If a thread raises an exception, `cancel` is called to end the work of the others, and the exception is raised.
+        `threads` limits how many threads are woken (default: all), because waking one costs as much as a small read.
         """
 
         def move(thread: int) -> Columns:

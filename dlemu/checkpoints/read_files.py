@@ -125,7 +125,7 @@ class CheckpointReader:
         scratch = self._scratch[thread]
         problem = ""
         if scratch is not None:
-            problem = file.difference(data, offset, scratch)
+            problem = file.content_problem(data, offset, scratch)
         elif offset == 0 or self._pattern.read_as == "torch_load":  # torch_load may have no read at offset 0
             to_block = -offset % _ALIGNMENT  # stamps are at multiples of 4096, but a tensor begins anywhere
             problem = file.stamp_problem(data[to_block:], offset + to_block)
@@ -134,7 +134,7 @@ class CheckpointReader:
 
 
 def _reads_by_thread(file: FileContent, pattern: ReadPattern) -> list[_Reads]:
-    """Return the reads of each thread; `fast` threads draw from one sequence, and small files get fewer threads."""
+    """Return the reads of each thread; with `fast`, threads share one sequence, and small files get fewer threads."""
     size_bytes = file.size_bytes
     if pattern.read_as == "mlperf_v3":
         thread_bytes = round_up(max(1, size_bytes), pattern.threads * _ALIGNMENT) // pattern.threads  # whole blocks

@@ -31,12 +31,12 @@ from dlemu.ranks.process_control import in_thread
 
 
 def begin_saving(
-    settings: Checkpoint, comm: Comm, clock: Clock, own_bytes: int, write: Callable[[int], None]
+    settings: Checkpoint, comm: Comm, clock: Clock, rank_bytes: int, write: Callable[[int], None]
 ) -> tuple[int, Future[int]]:
     """Save one checkpoint; return the time (ns) at which training resumes, and a future of the time it was written.
 
-    `write` gets the time at which it begins. With `asynchronous`, training resumes after a snapshot of the rank's
-    `own_bytes`, and a thread calls `write`, whose errors the future raises. Collective.
+    `write` gets the time at which it begins. With `asynchronous`, training resumes after a snapshot of `rank_bytes`,
+    the rank's part, and a thread calls `write`, whose errors the future raises. Collective.
     """
 
     def timed_write(begin_ns: int) -> int:
@@ -47,7 +47,7 @@ def begin_saving(
         written = Future[int]()
         written.set_result(timed_write(clock.now_ns()))
         return written.result(), written
-    clock.sleep_until(clock.now_ns() + round(own_bytes / settings.snapshot_gb_per_second))  # GB/s are bytes per ns
+    clock.sleep_until(clock.now_ns() + round(rank_bytes / settings.snapshot_gb_per_second))  # GB/s are bytes per ns
     released_ns = comm.all_reduce_max(clock.now_ns())
     return released_ns, in_thread(lambda: timed_write(released_ns), "checkpoint-drain")
 
@@ -71,16 +71,16 @@ class TrainingSaver:
         self._in_progress: tuple[SavedCheckpoint, Future[int]] | None = None  # the future: when it was written, ns
 
     def save(self, epoch: int, block: int) -> tuple[int, list[SavedCheckpoint]]:
-        """Save the checkpoint after a block of steps; return when training resumes (ns), and complete checkpoints.
+        """Save the checkpoint after a block of steps; return when training resumes (ns), and the complete checkpoint.
 
-        These are this one or, with `asynchronous`, the previous one, if any: a list of at most one.
+        That is this one or, with `asynchronous`, the previous one: the list is empty for the first.
         Raises SpaceError if the disk is full, UserError if the folder can't be written.
         """
         started_ns = self.comm.all_reduce_max(self.clock.now_ns())
         complete = self.finish()
-        own_bytes = _bytes_of(self._layouts)
+        rank_bytes = _bytes_of(self._layouts)
         released_ns, written = begin_saving(
-            self.settings, self.comm, self.clock, own_bytes, lambda _: self._write(epoch, block)
+            self.settings, self.comm, self.clock, rank_bytes, lambda _: self._write(epoch, block)
         )
         saved = SavedCheckpoint(
             epoch=epoch,
@@ -110,7 +110,7 @@ class TrainingSaver:
         return make_buffers(self.settings.writers, self.settings.transfer_size, largest)
 
     def _layouts_of_rank(self, rank: int) -> tuple[FileLayout, ...]:
-        """Return the rank's files: its shard of a model with layers; of others, rank 0 or every rank saves all."""
+        """Return the rank's files: its shard of a model with layers, else all, on rank 0 or on every rank (`type`)."""
         if self.model.has_layers:
             plan = plan_checkpoint(self.model, self.settings, self.comm.size)
             return plan.files(plan.ranks[rank])
@@ -131,7 +131,7 @@ class TrainingSaver:
             self.storage.make_folder(folder)
             for file in files:
                 with contextlib.suppress(FileNotFoundError):
-                    self.storage.remove(file.path)  # of an earlier run: there may be no space for both
+                    self.storage.remove(file.path)  # of an earlier run; there may be no space for both
         except OSError as error:
             raise user_error(error, folder) from error
         sync_seconds = max(self.sync_seconds, _bytes_of(self._layouts) / 10e6)  # below 10 MB/s it counts as hanging

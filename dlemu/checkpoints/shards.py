@@ -17,19 +17,19 @@ from dlemu.checkpoints.grid import Grid, GridIndex
 from dlemu.config.schema import DATATYPE_BYTES, Datatype, Model
 
 Role = Literal["model", "optimizer"]
-OPTIMIZER_COPIES = 3  # values per parameter, as in Adam: the weight itself, its gradient's mean and variance
-OPTIMIZER_EXTRA = 5  # DLIO adds a tensor of 5 x the hidden size to each of these copies
+OPTIMIZER_VALUES = 3  # per parameter, as in Adam: the weight itself, its gradient's mean and variance
+OPTIMIZER_EXTRA = 5  # for each of these values DLIO adds a tensor of 5 x the hidden size
 
 
 @dataclass(frozen=True)
 class Part:
-    """A rank's piece of a tensor of the whole model, which is cut into `pieces` consecutive pieces of equal size."""
+    """A rank's piece of a whole tensor of the model, which is cut into `pieces` consecutive pieces of equal size."""
 
     name: str  # of the whole tensor, the same on all ranks
     piece: int = 0  # index of the piece
     pieces: int = 1
-    copy: int = 0
-    """0 on the first rank with this piece. Each tensor-parallel rank has a copy of a vector, such as a norm."""
+    duplicate: int = 0
+    """0 on the first rank with this piece, 1 on the second: all tensor-parallel ranks have each vector (a norm)."""
 
 
 @dataclass(frozen=True)
@@ -76,21 +76,21 @@ class FileLayout:
         return sum(tensor.bytes for _, tensor in self.tensors)
 
 
-def file_layout(path: str, pieces: Iterable[bytes | Tensor]) -> FileLayout:
+def file_layout(path: str, contents: Iterable[bytes | Tensor]) -> FileLayout:
     """Return the layout of a file of these literals and tensors, back to back; adjacent literals are merged."""
     literals: list[tuple[int, bytes]] = []
     tensors: list[tuple[int, Tensor]] = []
     end = 0  # of the last tensor
-    literal = b""  # everything since then
-    for piece in pieces:
-        if isinstance(piece, bytes):
-            literal += piece
+    literal = b""  # everything after it
+    for content in contents:
+        if isinstance(content, bytes):
+            literal += content
             continue
         if literal:
             literals.append((end, literal))
         start = end + len(literal)
-        tensors.append((start, piece))
-        end, literal = start + piece.bytes, b""
+        tensors.append((start, content))
+        end, literal = start + content.bytes, b""
     if literal:
         literals.append((end, literal))
     return FileLayout(path, end + len(literal), tuple(literals), tuple(tensors))
@@ -100,7 +100,7 @@ def shards_of_rank(model: Model, grid: Grid, rank: int) -> tuple[Shard, ...]:
     """Return the files that a rank of the job (0 to `grid.ranks` - 1) writes, in order; it may write none."""
     index = grid.index_of(rank)
     if grid.zero_stage == 0 and rank >= grid.model_ranks and not grid.all_ranks:
-        return tuple(_expert_shards(model, grid, index))  # without ZeRO, the rest is saved by the model's first copy
+        return tuple(_expert_shards(model, grid, index))  # without ZeRO, the model's first replica saves the rest
     shards = list[Shard]()
     if model.type != "transformer" and model.model_size_bytes > 0:
         tensor = Tensor("a", (model.model_size_bytes,), "int8", Part("model", rank, grid.ranks))  # as in DLIO
@@ -188,12 +188,12 @@ def _rank_tensors(
     shards, shard_index = (grid.data, index.data) if grid.zero_stage == 3 else (1, 0)
     tensors = []
     for number, shape in enumerate(shapes):
-        slices, slice_index, copy = 1, 0, index.tensor
+        slices, slice_index, duplicate = 1, 0, index.tensor  # a vector
         if len(shape) > 1 and grid.tensor > 1:
-            slices, slice_index, copy = grid.tensor, index.tensor, 0
+            slices, slice_index, duplicate = grid.tensor, index.tensor, 0
         size = math.prod(shape) // slices // shards
         if size > 0:
-            part = Part(f"model.{layer}.{number}", slice_index * shards + shard_index, slices * shards, copy)
+            part = Part(f"model.{layer}.{number}", slice_index * shards + shard_index, slices * shards, duplicate)
             tensors.append(Tensor(f"{prefix}{number}", (size,), dtype, part))
     return tuple(tensors)
 
@@ -234,20 +234,20 @@ def _expert_width(model: Model) -> int:
 
 
 def _expert_shards(model: Model, grid: Grid, index: GridIndex) -> Iterator[Shard]:
-    """Yield a file per layer and expert, for the experts of which this rank has the first copy."""
+    """Yield a file per layer and expert that this rank saves: the first replica of each expert is saved."""
     if not model.has_layers or grid.zero_stage == 3 or index.data >= grid.expert:
         return
-    shapes, experts_per_copy = _expert_shapes(model), model.transformer.num_experts // grid.expert
+    shapes, experts_per_rank = _expert_shapes(model), model.transformer.num_experts // grid.expert
     for layer in _layers_of_stage(model, grid.pipeline, index.pipeline):
         if not _has_experts(model, layer):
             continue
-        for expert in range(index.data * experts_per_copy, (index.data + 1) * experts_per_copy):
+        for expert in range(index.data * experts_per_rank, (index.data + 1) * experts_per_rank):
             tensors = _rank_tensors(shapes, model.model_datatype, grid, index, f"{layer}.expert.{expert}")
             yield Shard(f"layer_{layer}_expert_{expert}_mp_rank_{index.model:02d}_model_states.pt", tensors, "model")
 
 
 def _optimizer_tensors(model: Model, grid: Grid, rank: int) -> tuple[Tensor, ...]:
-    """Return the rank's share of the optimizer state, which ZeRO divides among all ranks, else among a copy's ranks."""
+    """Return the rank's share of the optimizer state, divided among all ranks (ZeRO) or the ranks of one replica."""
     ranks = grid.ranks if grid.zero_stage > 0 else grid.model_ranks
     if model.optimization_groups:
         groups = [(number, size) for number, size in enumerate(model.optimization_groups) if size > 0]
@@ -255,10 +255,10 @@ def _optimizer_tensors(model: Model, grid: Grid, rank: int) -> tuple[Tensor, ...
         sizes["combined"] = sum(size for _, size in groups)
         dtype: Datatype = "int8"  # as in DLIO, where a group's size is in bytes
     elif model.has_layers:
-        one_copy = [size // ranks for size in _parameters(model) if size >= ranks]
-        if one_copy:
-            one_copy.append(OPTIMIZER_EXTRA * model.transformer.hidden_size)
-        sizes = {str(number): size for number, size in enumerate(one_copy * OPTIMIZER_COPIES)}
+        value_sizes = [size // ranks for size in _parameters(model) if size >= ranks]  # of one value per parameter
+        if value_sizes:
+            value_sizes.append(OPTIMIZER_EXTRA * model.transformer.hidden_size)
+        sizes = {str(number): size for number, size in enumerate(value_sizes * OPTIMIZER_VALUES)}
         dtype = model.optimizer_datatype
     else:
         return ()

@@ -17,16 +17,16 @@ import click
 
 from datagen.errors import DlemuError, UserError, host_failure
 from datagen.registry import import_by_name, installed, nearest
-from datagen.withheld import check_letters, given_options, scrubbed
+from datagen.withheld import argv_options, check_encoding, redact_message
 from dlemu import __version__
 from dlemu.results.kinds import kinds
 
-# When NumPy is imported, its linear algebra, which dlemu does not use, would start a spinning thread on each core: half
-# of the import's CPU time, in each rank.
+# NumPy's linear algebra, which dlemu does not use, would start a spinning thread on each core when NumPy is imported:
+# that takes half of the import's CPU time, in each rank.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # First threshold of the garbage collector (Python's default: 700). Importing a framework creates hundreds of thousands
-# of long-lived objects, and collections among them took a sixth of the import's time.
+# of long-lived objects; collecting garbage among them took a sixth of the import's time.
 _YOUNG_OBJECTS = 50_000
 
 MAIN_COMMANDS = {  # the commands that most users need, with an example of each; `record` is listed only if installed
@@ -39,7 +39,7 @@ MAIN_COMMANDS = {  # the commands that most users need, with an example of each;
     "compare": "dlemu compare results/unet3d/RUN-A results/unet3d/RUN-B",
     "report": "dlemu report results/unet3d/RUN",
 }
-# All commands in the order of the list; those of plug-ins follow alphabetically.
+# All commands in the order in which help lists them; those of plug-ins follow alphabetically.
 _LISTED = (*MAIN_COMMANDS, "datagen", "probe", "sweep", "together", "watch", "workloads", "doctor", "schema")
 _PLUGINS = "dlemu.commands"  # group of entry points for click commands
 _SETTINGS = "KEY=VALUE sets what is run (DLIO's names, hydra's grammar); --FLAG sets what the command does with it."
@@ -60,7 +60,7 @@ def commands() -> dict[str, str]:
     for name, entry in installed(_PLUGINS).items():
         if name not in helps:
             helps[name] = entry.load().get_short_help_str(limit=200)
-    order = (*_LISTED, *sorted(helps.keys() - {*_LISTED}))
+    order = (*_LISTED, *sorted(helps.keys() - _LISTED))
     return {name: helps[name] for name in order if name in helps}
 
 
@@ -103,8 +103,11 @@ class _Commands(click.Group):
         """List the commands that most users need, each with an example; with `dlemu help --all` also the others."""
         known = commands()
         with formatter.section("Commands"):
-            names = [name for name in MAIN_COMMANDS if name in known]
-            formatter.write_dl([row for name in names for row in ((name, known[name]), ("", MAIN_COMMANDS[name]))])
+            rows = []
+            for name, example in MAIN_COMMANDS.items():
+                if name in known:
+                    rows.extend([(name, known[name]), ("", example)])
+            formatter.write_dl(rows)
         if ctx.obj == "all":
             with formatter.section("More"):
                 formatter.write_dl([(name, known[name]) for name in known if name not in MAIN_COMMANDS])
@@ -137,7 +140,7 @@ def guarded(command: click.Command, name: str) -> None:
     gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
     try:
         _check_current_folder()
-        check_letters(sys.argv[1:])
+        check_encoding(sys.argv[1:])
         command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:
         advice = _advice_on_option(error) if isinstance(error, click.NoSuchOption) else ""
@@ -168,23 +171,22 @@ def guarded(command: click.Command, name: str) -> None:
         sys.exit(status or DlemuError.exit_status)  # not Python's 1, which means that a run did not pass
 
 
-def _setting_or_phrase(key: str) -> tuple[str, str]:
-    """Return the setting that a key of any tool means, or "", and a phrase on what to use instead of it, or ""."""
+def _meaning_of(key: str) -> str:
+    """Return the setting that a key of any tool means, or a phrase on what to use instead; "" if it means nothing."""
     from dlemu.config.schema import SYNONYMS
     from dlemu.config.translate import is_known
 
-    setting_or_phrase = SYNONYMS.get(key, key if is_known(key) else "")
-    return ("", setting_or_phrase) if " " in setting_or_phrase else (setting_or_phrase, "")
+    return SYNONYMS.get(key, key if is_known(key) else "")
 
 
 def _advice_on_command(word: str) -> str:
     """Return advice on an unknown first word: a setting without its command, a missing folder, or a typo."""
     key, equals, value = word.lstrip("+").partition("=")
-    setting_key, phrase = _setting_or_phrase(key)
-    if phrase:
-        return f"did you mean {phrase}?"
-    if equals or setting_key:
-        setting = f"{setting_key or key}={value or '...'}"
+    meaning = _meaning_of(key)
+    if " " in meaning:  # a phrase
+        return f"did you mean {meaning}?"
+    if equals or meaning:
+        setting = f"{meaning or key}={value or '...'}"
         return f"{setting} is a setting, which follows a command, as in `dlemu train {setting}`"
     if os.sep in word:
         return "it is no folder, either: wanted one that exists, as in `dlemu /mnt/nvme`"
@@ -194,13 +196,13 @@ def _advice_on_command(word: str) -> str:
 
 def _advice_on_option(error: click.NoSuchOption) -> str:
     """Return advice on an unknown option that is a setting; empty for others, and if the command takes no settings."""
-    if not error.ctx or not any(parameter.name == "overrides" for parameter in error.ctx.command.params):
+    if not error.ctx or "overrides" not in [parameter.name for parameter in error.ctx.command.params]:
         return ""
     key = error.option_name.lstrip("-").replace("-", "_")
-    setting_key, phrase = _setting_or_phrase(key)
-    if phrase:
-        return f"there is no option {error.option_name}: did you mean {phrase}?"
-    setting = setting_key or (key if "." in key else "")
+    meaning = _meaning_of(key)
+    if " " in meaning:  # a phrase
+        return f"there is no option {error.option_name}: did you mean {meaning}?"
+    setting = meaning or (key if "." in key else "")
     return f"settings are given as KEY=VALUE, without dashes: {setting}=..." if setting else ""
 
 
@@ -222,5 +224,5 @@ def complain(message: str) -> None:
     """Print a message on stderr, without the command line's credentials and with control characters escaped."""
     from dlemu.results.wording import VISIBLE
 
-    public_message = scrubbed(message, given_options(sys.argv)).translate(VISIBLE)
+    public_message = redact_message(message, argv_options(sys.argv)).translate(VISIBLE)
     print(f"dlemu: {public_message}", file=sys.stderr, flush=True)

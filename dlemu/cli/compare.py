@@ -56,7 +56,7 @@ def command(folders: tuple[str, ...], make: bool, yes: bool, output: str | None,
             save_answer(output, COMPARE, comparison)
         return
     # The result may come from anywhere, so its name must not lead to another folder.
-    name = a.workload.replace(os.sep, "-").strip(".") or "runs"
+    name = next((run.workload for run in a.runs.values()), "").replace(os.sep, "-").strip(".") or "runs"
     folder = output or new_folder(name, "compare-")
     show("compare", comparison, folder)
     save_answer(folder, COMPARE, comparison)
@@ -74,13 +74,13 @@ def _run_on_both(words: tuple[str, ...], *, make: bool, yes: bool, as_json: bool
     from dlemu.studies.sweep.run import sweep
 
     runs = points(words)
-    if len({run.settings.get(DATA_FOLDER) for run in runs}) != 2:
+    run_by_drive = {run.settings.get(DATA_FOLDER): run for run in runs}  # of each drive's runs, one makes the dataset
+    if len(run_by_drive) != 2:
         raise UserError("wanted two folders of results, or settings with two drives, as in drives=/mnt/a,s3://bucket/b")
     if not given_keys(runs[0].words) & {"reader.evict_page_cache", "reader.odirect", "metric.cached"}:
-        words = (*words, "reader.evict_page_cache=epochs")
+        words += ("reader.evict_page_cache=epochs",)
     if make:
-        one_run_per_drive = {run.settings[DATA_FOLDER]: run for run in runs}
-        for run in one_run_per_drive.values():
+        for run in run_by_drive.values():
             make_here(load(run.words), as_json=as_json, yes=yes)
     with StudyTerminal() as terminal:
         sweep(words, on_event=terminal)

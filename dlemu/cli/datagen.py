@@ -37,10 +37,10 @@ def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool, fsync
         return
     from dlemu.cli.frontends import Terminal, job_request
     from dlemu.jobs.training.preflight import why_too_small
-    from dlemu.runner.datasets import check_bytes, make
+    from dlemu.runner.datasets import run_datagen, run_verify
 
     request = job_request(overrides, config_dir)
     if verifying:
-        check_bytes(request, Terminal())
+        run_verify(request, Terminal())
     else:
-        make(request, Terminal(), caution=why_too_small, fsync=fsync)
+        run_datagen(request, Terminal(), warning_for=why_too_small, fsync=fsync)

@@ -47,7 +47,7 @@ def command(overrides: tuple[str, ...], config_dir: str | None, config_path: str
     from dlemu.runner.job import JobRequest
 
     dlio = DlioInPlace(overrides, config_folder, lambda lines: print(lines, end="", flush=True))
-    request = JobRequest(load=dlio.load, words=overrides, wants_verdict=False)
+    request = JobRequest(load=dlio.load, overrides=overrides, wants_verdict=False)
     status = show_job(request, Terminal(), export=dlio)
     # As with DLIO, the exit status says only whether the run completed: its [METRIC] lines say whether it passed.
     raise SystemExit(0 if status in COMPLETED else status)

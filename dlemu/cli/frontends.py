@@ -13,7 +13,7 @@ from rich.console import Console
 
 from datagen.errors import UserError
 from datagen.storage.storage_base import open_storage
-from datagen.withheld import without_secrets
+from datagen.withheld import redact_argv
 from dlemu.cli import complain, complain_of
 from dlemu.cli.options import make_page, print_activity, show_answer
 from dlemu.config import check_data, load
@@ -27,7 +27,7 @@ from dlemu.results.kinds import Kind
 from dlemu.results.live import Progress, report_command
 from dlemu.results.wording import count
 from dlemu.runner import events
-from dlemu.runner.job import CONFIRM_ABOVE_BYTES, TRIAL_SCALE, JobRequest, run_alone
+from dlemu.runner.job import CONFIRM_ABOVE_BYTES, TRIAL_SCALE, JobRequest, run_job
 from dlemu.runner.ranks import RunFailedError
 
 
@@ -39,7 +39,7 @@ def job_request(
 
     return JobRequest(
         load=partial(load, overrides, config_dir=config_dir),
-        words=overrides,
+        overrides=overrides,
         allow_making=partial(confirm_making, yes=yes) if make else None,
         size_is_given=make and "dataset.num_files_train" in given_keys(overrides),
     )
@@ -52,9 +52,9 @@ def show_job(
 
     `export` writes files for other programs on the job's events. Without `kind`, the workload determines it.
     """
-    on_event = events.to_all(terminal, export, log_writer(shlex.join(without_secrets(sys.argv))))
+    on_event = events.to_all(terminal, export, log_writer(shlex.join(redact_argv(sys.argv))))
     try:
-        result = run_alone(request, on_event, None if kind is None else kind.load_job().job)
+        result = run_job(request, on_event, None if kind is None else kind.load_job().job)
     except RunFailedError as error:
         complain_of(error)
         if error.kept is not None and terminal.makes_page:

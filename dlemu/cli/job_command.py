@@ -19,7 +19,8 @@ _EXIT = (
 
 def job_command(kind: Kind) -> click.Command:
     """Return the click command that runs a kind of job; `kind.usage` is its help."""
-    runs_any_kind = kind.command == "train"  # `dlemu train` runs any kind of job: the one that the workload is for
+    # `dlemu train` runs whichever kind of job the workload is for. Every other command runs only its own kind.
+    runs_any_kind = kind.command == "train"
 
     def run(
         overrides: tuple[str, ...],
@@ -34,12 +35,7 @@ def job_command(kind: Kind) -> click.Command:
             print_config(overrides, config_dir)
             return
         if export_dlio is not None:
-            from datagen.atomic import write_text
-            from dlemu.config import load
-            from dlemu.dlio.config import dlio_yaml
-
-            write_text(*os.path.split(export_dlio), dlio_yaml(load(overrides, config_dir=config_dir)))
-            click.echo(f"written: {os.path.abspath(export_dlio)}")
+            _export_dlio(overrides, config_dir, export_dlio)
             return
         from dlemu.runner.launched import run_as_placeholder
 
@@ -55,7 +51,17 @@ def job_command(kind: Kind) -> click.Command:
         help_text = "Write the settings as a DLIO workload file, and stop."
         command = click.option("--export-dlio", metavar="FILE", help=help_text)(command)
     command = answer_options("summary.json")(command)
-    if runs_any_kind:  # commands of other kinds have no data that `--make` could make
+    if runs_any_kind:  # of all jobs, only training reads data that `--make` could make
         command = make_options("data that the job reads")(command)
     usage = f"{inspect.cleandoc(kind.usage or kind.help)}\n\n{_EXIT}"
     return click.command(name=kind.command, help=usage)(settings_options(command))
+
+
+def _export_dlio(overrides: tuple[str, ...], config_dir: str | None, path: str) -> None:
+    """Write the settings as a DLIO workload file."""
+    from datagen.atomic import write_text
+    from dlemu.config import load
+    from dlemu.dlio.config import dlio_yaml
+
+    write_text(*os.path.split(path), dlio_yaml(load(overrides, config_dir=config_dir)))
+    click.echo(f"written: {os.path.abspath(path)}")

@@ -24,19 +24,14 @@ def _to_tuple(
     return tuple(item_type.convert(item.strip(), option, context) for item in items)
 
 
+_ACCESSES = partial(_to_tuple, click.Choice(["randread", "read", "randwrite", "write"]))
 _SIZES = partial(_to_tuple, click.types.FuncParamType(_bytes))
 _COUNTS = partial(_to_tuple, click.IntRange(1, 4096))
 
 
 @click.command(name="probe")
 @click.argument("target")
-@click.option(
-    "--rw",
-    "accesses",
-    metavar="LIST",
-    callback=partial(_to_tuple, click.Choice(["randread", "read", "randwrite", "write"])),
-    help="randread (default), read, write, randwrite",
-)
+@click.option("--rw", "accesses", metavar="LIST", callback=_ACCESSES, help="randread (default), read, write, randwrite")
 @click.option("--sizes", metavar="LIST", callback=_SIZES, help="Request sizes: 4k,16k,128k,1m.")
 @click.option("--depths", metavar="LIST", callback=_COUNTS, help="Requests that each job keeps in flight: 1,8,32,128.")
 @click.option("--jobs", metavar="LIST", callback=_COUNTS, help="Parallel jobs: 1 (fio's threads, else processes).")

@@ -27,8 +27,7 @@ def command(
     dlemu report results/unet3d/20260102-030405-4711
     dlemu report results/unet3d/2026*                      # a page each; `dlemu compare` shows two side by side
 
-    DIR is a result's folder, such as one of train, size, sweep or compare. Without --output it
-    gets DIR/report.html.
+    DIR is a result's folder, such as one of train, size, sweep or compare. Without --output it gets DIR/report.html.
 
     The page loads nothing and runs no script; it works on a phone, in print, in light and dark mode. `dlemu train`
     makes it automatically unless output.report=false. Needs the extra `report`: pip install "dlemu[report]".

@@ -65,14 +65,10 @@ def command(
             bracket = find_bracket(overrides, config_dir=config_dir, on_event=terminal)
         show_answer(bracket, terminal.folder, "sweep", as_json=as_json, page=terminal.wants_page)
         raise SystemExit(0 if bracket.edge[0] else 1)  # whether any value passes
-    maker = partial(make_here, as_json=as_json, yes=yes or not make)  # workflow.generate_data makes without a prompt
+    maker = None
+    if make or workload.workflow.generate_data:
+        maker = partial(make_here, as_json=as_json, yes=yes or not make)  # generate_data makes without a prompt
     with StudyTerminal() as terminal:
-        answer = size(
-            overrides,
-            config_dir=config_dir,
-            **limits,
-            make=maker if make or workload.workflow.generate_data else None,
-            on_event=terminal,
-        )
+        answer = size(overrides, config_dir=config_dir, **limits, make=maker, on_event=terminal)
     show_answer(answer, terminal.folder, "size", as_json=as_json, page=terminal.wants_page)
     raise SystemExit(EXIT_STATUSES[answer.outcome or "no verdict"])

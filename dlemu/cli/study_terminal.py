@@ -1,4 +1,4 @@
-"""The terminal of a study, a command that does several runs: shows each run, and how to continue when interrupted."""
+"""The terminal of a study, a command that makes several runs: shows each run, and how to continue if interrupted."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from dlemu.studies.answers import SweepPoint, Trial
 class StudyTerminal(Terminal):
     """A terminal that also shows a search or a sweep, with a line on stderr for each of its runs."""
 
-    folder = ""  # the study's, which keeps finished runs; empty until the runs are planned
-    wants_page = True
+    folder = ""  # the study's folder, which keeps finished runs; empty until the runs are planned
+    wants_page = True  # whether the command is to make a page of the answer (`output.report`)
 
     def __init__(self, folder_option: str = "output.folder=") -> None:
+        """`folder_option` is the prefix of the command-line argument that sets the study's folder."""
         super().__init__()
-        self._folder_option = folder_option  # beginning of the command's word that sets the folder
+        self._folder_option = folder_option
 
     def __call__(self, event: object) -> None:
         super().__call__(event)
@@ -35,7 +36,7 @@ class StudyTerminal(Terminal):
             case RunsPlanned(runs=runs, finished_runs=finished):
                 self.folder = event.folder
                 self.wants_page = event.wants_page
-                interrupt_on(signal.SIGINT, signal.SIGTERM)
+                interrupt_on(signal.SIGINT, signal.SIGTERM)  # from now on there are runs to continue: see `__exit__`
                 self._print(f"results: {self.folder}")
                 if runs is None and finished:  # a search, in which each result determines the next run
                     self._print(f"continuing after {count(finished, 'finished run')}")
@@ -49,7 +50,8 @@ class StudyTerminal(Terminal):
                 if trial.page_cache_warning:
                     self._print(Line(f"  {trial.page_cache_warning}", "caution"))
             case RunEnded(run=SweepPoint() as point):
-                self._print(f"  {point.figures.verdict if point.figures else f'failed: {point.failure}'}")
+                outcome = point.figures.verdict if point.figures else f"failed: {point.failure}"
+                self._print(f"  {outcome}")
 
     def __enter__(self) -> Self:
         return self

@@ -57,12 +57,13 @@ def command(words: tuple[str, ...], config_dir: str | None, as_json: bool) -> No
         return
     demands: list[Demand] = []
     sizes: dict[str, CheckpointSizes] = {}  # by workload
-    other_commands: dict[str, str] = {}  # workload -> command, for other kinds of jobs
+    other_commands: dict[str, str] = {}  # workload -> its command, for other kinds of jobs
     for name in workload_names(config_dir):
         workload = load([f"workload={name}"], config_dir=config_dir)
         if workload.workflow.train:
             for choice in workload.accelerators:
-                demands.append(demand(name, load([f"workload={name}", f"accelerator={choice}"], config_dir=config_dir)))
+                overrides = [f"workload={name}", f"accelerator={choice}"]
+                demands.append(demand(name, load(overrides, config_dir=config_dir)))
             if not workload.accelerators:
                 demands.append(demand(name, workload))
         elif workload.workflow.checkpoint:

@@ -1,6 +1,6 @@
 """Writes a Workload as YAML, as overrides, and as the command that generates its dataset.
 
-Also finds the meanings of settings and of JSON keys: the docstrings of dataclasses' fields, in the modules' source.
+It also finds the meanings of settings and of JSON keys: these are the docstrings of dataclass fields in the source.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from datagen.withheld import public_option, public_options, public_text, without_secrets
+from datagen.withheld import redact_argv, redact_option, redact_options, redact_urls
 from dlemu.config.loading import DEFAULT_WORKLOAD, load
 from dlemu.config.overrides import override
 from dlemu.config.schema import OWN, Output, Workload, plain
@@ -39,17 +39,17 @@ def published(value: Any, name: str = "") -> Any:
     """
     section, _, option = name.rpartition(".")
     if section.endswith("storage_options"):
-        return public_option(option, value)
+        return redact_option(option, value)
     if is_dataclass(value) and not isinstance(value, type):
         public = {field.name: published(getattr(value, field.name), field.name) for field in fields(value)}
         return replace(value, **public)
     if isinstance(value, Mapping):
         if name.endswith("storage_options"):
-            return public_options(value)
+            return redact_options(value)
         return {key: published(item, key) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(map(published, value))
-    return public_text(value) if isinstance(value, str) else value
+    return redact_urls(value) if isinstance(value, str) else value
 
 
 def as_in_yaml(workload: Workload) -> dict[str, Any]:
@@ -66,23 +66,23 @@ def digest(workloads: Sequence[Workload]) -> str:
 
 
 def datagen_command(workload: Workload) -> str:
-    """Return the shell command that makes a workload's dataset: of a shipped workload and the settings that differ."""
+    """Return the shell command that makes a workload's dataset: a shipped workload, and the settings that differ."""
     name = workload.model.name if workload.model.name in workload_names() else DEFAULT_WORKLOAD
-    words = [override(["workload"], name)]
-    base = load(words)
+    overrides = [override(["workload"], name)]
+    base = load(overrides)
     if workload.scale in base.scales:
-        words.append(override(["scale"], workload.scale))
-        base = load(words)
+        overrides.append(override(["scale"], workload.scale))
+        base = load(overrides)
     settings, base_settings = as_in_yaml(workload), as_in_yaml(base)
     for section in ("storage", "dataset"):
-        words += _differences((section,), settings[section], base_settings[section])
-    if name == DEFAULT_WORKLOAD and len(words) > 1:
-        del words[0]
-    return shlex.join(["dlemu", "datagen", *without_secrets(words)])
+        overrides += _differences((section,), settings[section], base_settings[section])
+    if name == DEFAULT_WORKLOAD and len(overrides) > 1:
+        del overrides[0]  # the default workload need not be named
+    return shlex.join(["dlemu", "datagen", *redact_argv(overrides)])
 
 
 def _escaped(value: Any) -> Any:
-    """Escape each literal `${`, a reference in OmegaConf: with a backslash, after doubling backslashes before it."""
+    """Escape each literal `${`, in OmegaConf a reference: double the backslashes before it, and add another one."""
     if isinstance(value, dict):
         return {key: _escaped(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -12,7 +12,7 @@ from datagen.errors import UserError
 from datagen.registry import is_built_in, nearest
 from datagen.spec import build
 from datagen.storage.storage_base import DIRECT_TYPES
-from datagen.withheld import scrubbed
+from datagen.withheld import redact_message
 from dlemu.config.overrides import parse
 from dlemu.config.schema import Storage, Workload, full_size_values, plain, settings_class, to_workload
 from dlemu.config.translate import MODULES, KeyPath, Layer, flattened, merged, put, translated
@@ -20,19 +20,19 @@ from dlemu.config.validate import check, check_folder, check_model_name
 from dlemu.config.workload_files import SUFFIX, compose_workload, read_plain, resolve, workload_names
 
 DEFAULT_WORKLOAD = "default"
-LOADER, FORMAT, NAME = ("reader", "data_loader"), ("dataset", "format"), ("model", "name")
-SCALE, ACCELERATOR = ("scale",), ("accelerator",)
+LOADER = ("reader", "data_loader")
+FORMAT = ("dataset", "format")
+NAME = ("model", "name")
+SCALE = ("scale",)
+ACCELERATOR = ("accelerator",)
 ACCELERATOR_KEYS = ("reader", "batch_size"), ("train", "computation_time")  # the settings of an accelerator
 NOT_INSTALLED = "TensorFlow is not installed"  # start of the note that another loader is used
-OWN_DATA_KEYS = (  # settings of `dataset` that the user's own files determine (dataset.source=folder)
-    *("num_files_train", "num_files_eval", "num_subfolders_train", "num_subfolders_eval", "num_samples_per_file"),
-    *("record_length_bytes", "record_length_bytes_stdev", "record_length_bytes_quantiles", "record_dims"),
-    "compression",
-)
-BASE_SECTIONS = (  # what a new workload takes from its `base`: they determine what a run reads and writes, and when
-    *("ranks", "accelerator", "accelerators", "scale", "scales"),
-    *("model", "dataset", "reader", "train", "metric", "workflow", "checkpoint"),
-)
+_COUNTS = ("num_files_train", "num_files_eval", "num_subfolders_train", "num_subfolders_eval", "num_samples_per_file")
+_SHAPES = ("record_length_bytes", "record_length_bytes_stdev", "record_length_bytes_quantiles", "record_dims")
+OWN_DATA_KEYS = (*_COUNTS, *_SHAPES, "compression")  # keys of `dataset` that a user's own files determine
+_VARIANT = ("ranks", "accelerator", "accelerators", "scale", "scales")
+# What `load` takes from a `base`: it determines what a run reads and writes, and when.
+BASE_SECTIONS = (*_VARIANT, "model", "dataset", "reader", "train", "metric", "workflow", "checkpoint")
 
 
 def load_received(path: str) -> Workload:
@@ -44,17 +44,17 @@ def load_received(path: str) -> Workload:
     known = settings_class().__dataclass_fields__
     foreign = {name: value for name, value in sections.items() if isinstance(value, Mapping) and name not in known}
     settings = build(settings_class(), {name: value for name, value in sections.items() if name not in foreign})
-    workload = _with_folders_resolved(to_workload(settings, foreign))
+    workload = _with_storage_applied(to_workload(settings, foreign))
     check(workload)
     return workload
 
 
 def load(overrides: Sequence[str], config_dir: str | None = None, *, base: Workload | None = None) -> Workload:
-    """Return the workload that the overrides select and change, checked; raises UserError that lists all problems.
+    """Return the workload that the overrides select and change. Raises UserError that lists all problems.
 
-    `workload=NAME` selects a shipped workload or one in CONFIG_DIR/workload, `workload=FILE.yaml` any file. Layers from
-    weakest to strongest: the file, the values of `accelerator=NAME`, those of `scale=NAME`, the other overrides. The
-    settings of `base` replace the file's unless the overrides select another workload.
+    `workload=NAME` selects a shipped workload or one in CONFIG_DIR/workload, `workload=FILE.yaml` any file. The layers
+    from weakest to strongest: the file, the values of `accelerator=NAME`, those of `scale=NAME`, the other overrides.
+    The settings of `base` replace the file's unless the overrides select another workload.
     """
     selected, settings = parse(overrides)
     names = workload_names(config_dir)
@@ -67,9 +67,9 @@ def load(overrides: Sequence[str], config_dir: str | None = None, *, base: Workl
     file_layer = flattened((), compose_workload(choice, config_dir))
     override_layer = [entry for setting in settings for entry in flattened(setting.path, setting.value)]
     if base is not None and (not selected or dict(file_layer).get(NAME, _stem(choice)) == base.model.name):
-        # `base` has the values of its accelerator and scale already: to select them again would undo its changes.
-        applied = (ACCELERATOR, base.accelerator), (SCALE, base.scale)
-        override_layer = [entry for entry in override_layer if entry not in applied]
+        # `base` already has the values of its accelerator and scale: to select them again would undo its changes.
+        base_choices = (ACCELERATOR, base.accelerator), (SCALE, base.scale)
+        override_layer = [entry for entry in override_layer if entry not in base_choices]
         file_layer += _layer_of_base(base, with_dataset=SCALE not in dict(override_layer))
     file_values, override_values = dict(file_layer), dict(override_layer)
     tree = _resolved(choice, file_layer, override_layer)
@@ -81,21 +81,21 @@ def load(overrides: Sequence[str], config_dir: str | None = None, *, base: Workl
         workload = to_workload(_built(choice, tree, file_layer, override_layer), {})
         if workload.storage.storage_root != Storage.storage_root:
             check_folder(workload, "storage.storage_root", workload.storage.storage_root)
-        workload = _with_folders_resolved(workload)
+        workload = _with_storage_applied(workload)
         is_users_file = choice.endswith(SUFFIX) or ("dataset", "source") in file_values
         sets_format = FORMAT in override_values or (is_users_file and FORMAT in file_values)
         workload = _with_own_data(workload, override_values, sets_format=sets_format)
         workload = replace(workload, notes=tuple(dict.fromkeys((*workload.notes, *notes))))
         check(workload)
         check_model_name(workload.model.name)
-    except UserError as error:
+    except UserError as error:  # its message may quote the storage's options, and these may be credentials
         options = {path[-1]: value for path, value in flattened((), tree) if path[:2] == ("storage", "storage_options")}
-        raise UserError(scrubbed(str(error), options)) from None
+        raise UserError(redact_message(str(error), options)) from None
     return workload
 
 
 def _layer_of_base(base: Workload, *, with_dataset: bool) -> Layer:
-    """Return the settings that a new workload takes from its `base`, without modules that are not built in."""
+    """Return the settings that a new workload takes from its `base`; only built-in modules are taken."""
     sections = {name: plain(getattr(base, name)) for name in BASE_SECTIONS if name != "dataset" or with_dataset}
     entries = flattened((), sections)
     return [(path, value) for path, value in entries if path not in MODULES or is_built_in(MODULES[path], value)]
@@ -136,7 +136,7 @@ def _check_recorded_scale(choice: str, tree: dict[str, Any]) -> None:
 
 
 def _table_entry(choice: str, tree: dict[str, Any], key: str, section: str) -> dict[str, Any]:
-    """Return the entry of `accelerators` or `scales` that the workload names; raises UserError if it has none."""
+    """Return the entry of the table `section` that the setting `key` names, {} if it names none; raises UserError."""
     name = tree.get(key)
     if name in (None, ""):
         return {}
@@ -167,7 +167,7 @@ def _replace_tensorflow(tree: dict[str, Any]) -> list[str]:
 
 
 def _built(choice: str, tree: dict[str, Any], file_layer: Layer, override_layer: Layer) -> Any:
-    """Return the settings as a dataclass; if an override selects the scale, `scales['']` has the full-size values."""
+    """Return the settings as a dataclass. If an override selects the scale, `scales['']` has the full-size values."""
     built = build(settings_class(), translated(tree))
     # A file that names a scale may already have that scale's values, so its full-size values are not known.
     if not built.scale or SCALE not in dict(override_layer) or dict(file_layer).get(SCALE):
@@ -180,9 +180,10 @@ def _built(choice: str, tree: dict[str, Any], file_layer: Layer, override_layer:
     return replace(built, scales={**built.scales, "": full_size})
 
 
-def _with_folders_resolved(workload: Workload) -> Workload:
-    """Join the folders of data and checkpoints with the storage's root, and set that to `./` so that they join once."""
-    storage, checkpoint = workload.storage, workload.checkpoint
+def _with_storage_applied(workload: Workload) -> Workload:
+    """Join the folders of data and checkpoints with the storage's root (once: it becomes `./`), and set odirect."""
+    storage = workload.storage
+    checkpoint = workload.checkpoint
     return replace(
         workload,
         dataset=replace(workload.dataset, data_folder=storage.resolved(workload.dataset.data_folder)),
@@ -204,8 +205,8 @@ def _with_own_data(workload: Workload, override_values: dict[KeyPath, Any], *, s
     check_folder(workload, "dataset.data_folder", data.data_folder)
     if not sets_format:
         data = replace(data, format="")  # the files determine it
-    own = inspect_own_folder(data, workload.storage_spec)
-    determined = [key for key in OWN_DATA_KEYS if key != "record_length_bytes" or data.format not in FLAT]
-    if refused := [f"dataset.{key}" for key in determined if ("dataset", key) in override_values]:
+    inspected = inspect_own_folder(data, workload.storage_spec)
+    own_keys = [key for key in OWN_DATA_KEYS if key != "record_length_bytes" or data.format not in FLAT]
+    if refused := [f"dataset.{key}" for key in own_keys if ("dataset", key) in override_values]:
         raise UserError(f"{data.data_folder} itself decides on these settings, leave them out: {', '.join(refused)}")
-    return replace(workload, dataset=own.spec, notes=tuple(dict.fromkeys((*workload.notes, *own.notes))))
+    return replace(workload, dataset=inspected.spec, notes=tuple(dict.fromkeys((*workload.notes, *inspected.notes))))

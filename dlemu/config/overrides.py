@@ -1,4 +1,4 @@
-"""Parses and writes overrides, `KEY=VALUE` in Hydra's grammar; a sweep's overrides have several values for a key."""
+"""Parses and writes overrides: `KEY=VALUE` in Hydra's grammar, or `KEY=VALUE,VALUE` for the points of a sweep."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from datagen.errors import UserError
 from datagen.spec import refuse
-from datagen.withheld import check_letters as check_letters
-from datagen.withheld import given_options, scrubbed
-from datagen.withheld import without_secrets as without_secrets
+from datagen.withheld import argv_options, redact_message
+from datagen.withheld import check_encoding as check_encoding
+from datagen.withheld import redact_argv as redact_argv
 from dlemu.config.translate import KeyPath
 from dlemu.config.workload_files import workload_names
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:  # imported on use: lists and messages do without the grammar
     from hydra.core.override_parser.types import Override
 
 WORKLOAD = ("workload",)
-DRIVES = "drives"  # drives=A,B stands for dataset.data_folder=A,B; a drive may be s3://BUCKET/PREFIX
+DRIVES = "drives"  # drives=A,B means dataset.data_folder=A,B; a drive may be s3://BUCKET/PREFIX
 DATA_FOLDER = "dataset.data_folder"
 
 
 class Setting(NamedTuple):
-    """One parsed override: `path` has the parts of its key, `text` is what the user wrote."""
+    """One parsed override. `path` is its key in parts: ("reader", "batch_size"); `text` is what the user wrote."""
 
     path: KeyPath
     value: Any
@@ -36,7 +36,7 @@ class Setting(NamedTuple):
 
 
 def parse(overrides: Sequence[str]) -> tuple[str, list[Setting]]:
-    """Return the workload that overrides name ("" if none), and their other settings; raises UserError with all errors.
+    """Return the workload that overrides name ("" if none), and the other settings. Raises UserError with all problems.
 
     A key may begin with + or ++, as in Hydra, or with `workload.`, as in DLIO.
     """
@@ -44,10 +44,10 @@ def parse(overrides: Sequence[str]) -> tuple[str, list[Setting]]:
     problems: list[str] = []
     for text in overrides:
         try:
-            check_letters([text])
+            check_encoding([text])
             settings.append(_parse_override(text))
         except UserError as error:
-            problems.append(scrubbed(str(error), given_options([text])))
+            problems.append(redact_message(str(error), argv_options([text])))
     refuse(problems)
     workloads = [setting.value for setting in settings if setting.path == WORKLOAD]
     return (workloads[-1] if workloads else ""), [setting for setting in settings if setting.path != WORKLOAD]
@@ -68,19 +68,19 @@ def _parse_override(text: str) -> Setting:
         hint = f"did you mean workload={text}? " if text in workload_names() else ""
         raise UserError(f"{text!r} is not a setting: {hint}wanted KEY=VALUE, as in workload=unet3d or ranks=4")
     key, value = text.split("=", 1)
-    quoted_word = shlex.quote('{}="{}"'.format(key, value.replace('"', "")))
+    quoted_override = shlex.quote('{}="{}"'.format(key, value.replace('"', "")))
     try:
         parsed = parse_word(text)
     except HydraException as error:
         reason = str(error).split("\n", 1)[0]
         raise UserError(
             f"{text} is not in hydra's grammar ({reason}): wanted KEY=VALUE; a value with special characters needs "
-            f"quotes, in a shell: {quoted_word}"
+            f"quotes, in a shell: {quoted_override}"
         ) from None
     if parsed.is_sweep_override():
         raise UserError(
             f"{text} has several values: dlemu takes one value for each key; start it once for each value,"
-            f" write a list as {key}=[...], or quote a text: {quoted_word}"
+            f" write a list as {key}=[...], or quote a text: {quoted_override}"
         )
     if parsed.package is not None:
         raise UserError(f"{text}: no setting has a package; write its key without '@'")
@@ -94,9 +94,9 @@ def _parse_override(text: str) -> Setting:
 
 
 def parse_word(text: str) -> Override:
-    """Parse one `KEY=VALUE` by Hydra's grammar; raises HydraException.
+    """Parse one override by Hydra's grammar; raises HydraException.
 
-    A plain text that the grammar refuses, such as ~/data or /mnt/ä, is read as if it were quoted.
+    A plain text that the grammar refuses, such as ~/data or /mnt/ä, is parsed as if it were quoted.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
@@ -112,9 +112,9 @@ def parse_word(text: str) -> Override:
 
 
 def take_word(words: Sequence[str], key: str) -> tuple[str, list[str]]:
-    """Return the text that overrides set for `key` ("" if none), with `~` expanded, and the other overrides.
+    """Return the text that the overrides `words` set for `key` ("" if none), and the overrides of other keys.
 
-    A value that the grammar does not parse as text is returned as written, without quotes.
+    `~` is expanded. A value that the grammar does not parse as a text is returned as written, without quotes.
     """
     words_of_key = [word for word in words if word.lstrip("+").removeprefix("workload.").startswith(f"{key}=")]
     if not words_of_key:
@@ -128,14 +128,14 @@ def take_word(words: Sequence[str], key: str) -> tuple[str, list[str]]:
 
 
 class Point(NamedTuple):
-    """One run of a sweep: its values of the swept keys, and all its overrides."""
+    """One run of a sweep: its values of the keys that have several, and all its overrides."""
 
     settings: dict[str, str]
     words: tuple[str, ...]
 
 
 def points(words: Sequence[str]) -> list[Point]:
-    """Return the runs of a sweep, one for each combination of values; raises UserError.
+    """Return the runs of a sweep with the overrides `words`, one run for each combination of values; raises UserError.
 
     The last key changes fastest: ranks=1,2 train.epochs=3,4 gives (1, 3), (1, 4), (2, 3), (2, 4).
     """
@@ -143,17 +143,16 @@ def points(words: Sequence[str]) -> list[Point]:
 
     fixed_words, axes = [], []
     for word in words:
-        try:
+        parsed = None
+        with contextlib.suppress(HydraException):  # loading the point will report it
             parsed = parse_word(word)
-        except HydraException:  # loading the point will report it
-            parsed = None
         if parsed is None or not parsed.is_sweep_override():
             fixed_words.append(_with_data_folder(word))
             continue
         key = _with_data_folder(parsed.get_key_element())
-        if without_secrets([word]) != [word]:
+        if redact_argv([word]) != [word]:
             raise UserError(f"{key} has several values, which may be credentials: wanted one value, since none is kept")
-        # Hydra escapes the colon in s3://.
+        # `sweep_string_iterator` escapes the colon of s3://
         axes.append([(key, str(value).replace("s3\\:", "s3:")) for value in parsed.sweep_string_iterator()])
     runs = []
     has_buckets = any(value.startswith("s3://") for axis in axes for _, value in axis)
@@ -186,8 +185,8 @@ def named(settings: Mapping[str, str]) -> str:
     return " ".join(f"{key}={value}" for key, value in settings.items())
 
 
+# A text that needs no quotes in Hydra's grammar.
 _PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)\Z)(?:[a-z/]|\.(?!\d))[\w/.-]*", re.ASCII | re.IGNORECASE)
-"""Texts that need no quotes in Hydra's grammar."""
 
 
 def override(path: Iterable[str], value: object) -> str:

@@ -1,4 +1,4 @@
-"""Translates DLIO's settings into dlemu's: tables of the keys that dlemu renames, ignores or does not support.
+"""Translates DLIO's settings into dlemu's. First come tables of the keys that dlemu renames, ignores or can't support.
 
 The tables have the keys that DLIO 1.0 to 3.0 read from a workload file (its `LoadConfig`), and a few older ones.
 """
@@ -21,7 +21,7 @@ from dlemu.config.duration import Duration
 from dlemu.config.schema import Workload, settings_class
 
 KeyPath = tuple[str, ...]  # the parts of a dotted key
-Layer = list[tuple[KeyPath, Any]]  # settings from one source, each with its path
+Layer = list[tuple[KeyPath, Any]]  # settings from one source: the path and the value of each
 LOADERS = "dlemu.loaders"
 MODULES: dict[KeyPath, str] = {  # setting that names a module -> package of the built-in modules
     ("dataset", "format"): "datagen.formats",
@@ -67,7 +67,7 @@ def _keys_of(section: str, *keys: str) -> tuple[str, ...]:
 _ENDPOINTS = _keys_of("storage", "endpoint_uris", "use_mpi_endpoint_distribution", "load_balance_strategy")
 _STORAGE_KEYS = ("storage_type", "protocol", "storage_library", "storage_root", "storage_options")
 
-NO_EFFECT = _by_key(  # key, or section for all its keys -> why it has no effect
+NO_EFFECT = _by_key(  # key, or a section with all its keys -> why it has no effect
     {
         "dlemu uses hydra only to compose settings; a run's folder is output.folder": ("hydra",),
         "dlemu records device and host itself": ("profiling", "workflow.profiling"),
@@ -113,14 +113,14 @@ NO_EFFECT_ON_OBJECTS = _by_key(  # storage option of mlpstorage -> why it has no
         "workers start with different batches": _keys_of(_OPTIONS, "stagger_workers"),
     }
 )
-LOADER_SPECIFIC = {  # key -> why it has no effect, except with loaders whose traits declare it as used
+LOADER_SPECIFIC = {  # key -> why it has no effect with most loaders; the traits of the others declare that they use it
     "reader.computation_threads": "the workers that read a sample also process it",
     "reader.transfer_size": "files are read by the calls of their usual library, which sets their size; "
     "reader.engine=fast supports it",
     "reader.shuffle_size": "shuffles are over the whole dataset, not a window",
 }
 
-UNSUPPORTED = _by_key(  # key -> what dlemu has instead; to ignore the key would change data or meaning
+UNSUPPORTED = _by_key(  # key -> what dlemu has instead; ignoring the key would change the data or its meaning
     {
         "requests go to one endpoint, storage.storage_options.endpoint_url": _ENDPOINTS,
         "row groups are read whole": ("dataset.parquet.read_mode",),
@@ -132,8 +132,8 @@ UNSUPPORTED = _by_key(  # key -> what dlemu has instead; to ignore the key would
     }
 )
 
-_NEUTRAL_VALUES: tuple[object, ...] = (None, False, [], {}, "none", "auto")  # they request nothing: no note
-_DLIO_DEFAULTS = {  # key -> DLIO's default, which is neutral in place of _NEUTRAL_VALUES
+_NEUTRAL_VALUES: tuple[object, ...] = (None, False, [], {}, "none", "auto")  # they request nothing, so get no note
+_DLIO_DEFAULTS = {  # key -> DLIO's default: of these keys, only this value and None request nothing
     "dataset.keep_files": True,
     "dataset.parquet.read_mode": "row_group",
     "reader.computation_threads": 1,
@@ -145,8 +145,7 @@ _DLIO_DEFAULTS = {  # key -> DLIO's default, which is neutral in place of _NEUTR
 }
 
 _SECRET = re.compile(rf"storage\.storage_options\..*({SECRET_NAMES}).*", re.IGNORECASE)
-_VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*)\}")
-"""An environment variable, as in MLPerf Storage's workload files; Hydra would read it as a reference to a key."""
+_VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*)\}")  # environment variable in MLPerf's files, to Hydra a reference
 _SECRET_NOTE = "credentials are never saved in a run's files; give them in the environment"
 
 RENAMED_VALUES: dict[KeyPath, dict[object, str]] = {  # key -> value in DLIO or in common use -> value in dlemu
@@ -156,7 +155,7 @@ RENAMED_VALUES: dict[KeyPath, dict[object, str]] = {  # key -> value in DLIO or 
     ("dataset", "compression"): {"uncompressed": "none"},
     ("dataset", "format"): {"jpg": "jpeg", "tif": "tiff"},
 }
-DURATIONS = {  # keys of durations, whose value may be a mapping, which a later layer replaces as a whole
+DURATIONS = {  # keys of durations; the value may be a mapping, which a later layer replaces as a whole
     (section, key)
     for section, settings in vars(Workload()).items()
     if is_dataclass(settings)
@@ -166,17 +165,17 @@ DURATIONS = {  # keys of durations, whose value may be a mapping, which a later 
 
 
 def flattened(path: KeyPath, value: Any) -> Layer:
-    """Return the single settings in a value, under dlemu's names: `data_reader: {nice: 4}` gives reader.nice, 4."""
+    """Return the single settings in a value, by dlemu's names: `data_reader: {nice: 4}` gives reader.nice and 4."""
     path = renamed(path, value)
-    if not isinstance(value, Mapping) or not value or path in DURATIONS:
-        if isinstance(value, str | bool):
-            value = RENAMED_VALUES.get(path, {}).get(value, value)
-        return [(path, value)] if path else []
-    return [setting for key, item in value.items() for setting in flattened((*path, str(key)), item)]
+    if isinstance(value, Mapping) and value and path not in DURATIONS:  # a section
+        return [setting for key, item in value.items() for setting in flattened((*path, str(key)), item)]
+    if isinstance(value, str | bool):
+        value = RENAMED_VALUES.get(path, {}).get(value, value)
+    return [(path, value)] if path else []
 
 
 def merged(layers: Iterable[Layer]) -> dict[str, Any]:
-    """Return the layers as nested values, with environment variables in storage options replaced (null if not set)."""
+    """Return the layers as nested values. Environment variables in storage options are replaced, by None if not set."""
     tree: dict[str, Any] = {}
     for settings in layers:
         # DLIO's older form has the standard deviation in a key beside the time, and it must follow the time.
@@ -188,10 +187,10 @@ def merged(layers: Iterable[Layer]) -> dict[str, Any]:
 
 
 def put(tree: dict[str, Any], path: KeyPath, value: Any) -> None:
-    """Set an entry of a `Layer` in nested values; its value is a mapping only if it is a time, or empty."""
+    """Set one setting in nested values; `value` is a mapping only for a duration, or if it is an empty section."""
     section = tree
     for depth, key in enumerate(path[:-1], start=1):
-        if not isinstance(section.get(key), dict):  # a time given as a number becomes `{mean: number}`
+        if not isinstance(section.get(key), dict):  # a duration that is a number becomes `{mean: number}`
             section[key] = {"mean": section[key]} if path[:depth] in DURATIONS and key in section else {}
         section = section[key]
     if isinstance(value, Mapping) and path not in DURATIONS:
@@ -211,7 +210,7 @@ def renamed(path: KeyPath, value: Any) -> KeyPath:
 
 
 def is_known(key: str) -> bool:
-    """Return whether a key is a setting, a parameter of a random time, or a key of DLIO's in the tables."""
+    """Return whether a key is a setting, a parameter of a random duration, or a key of DLIO's in the tables."""
     path = renamed(tuple(key.split(".")), None)
     if not {*NO_EFFECT, *UNSUPPORTED, _OPTIONS}.isdisjoint(_prefixes(path)) or _default(path) is not None:
         return True
@@ -226,8 +225,8 @@ def _prefixes(path: KeyPath) -> list[str]:
 def translated(tree: Mapping[str, Any], *, received: bool = False) -> dict[str, Any]:
     """Return the settings that the schema takes, with `notes` on ignored keys and `unsupported` filled in.
 
-    A null requests the default of a number, a time or a list; of words, it stands for "none" or "null", as in YAML.
-    If the tree was `received` from an unknown source, no module that it names is imported.
+    A null requests the default of a number, a duration or a list; for a text, it stands for "none" or "null", as in
+    YAML. If the tree was `received` from an unknown source, no module that it names is imported.
     """
     no_effect = NO_EFFECT | _without_effect(tree, received=received)
     settings: dict[str, Any] = {}
@@ -235,7 +234,7 @@ def translated(tree: Mapping[str, Any], *, received: bool = False) -> dict[str, 
     unsupported: list[str] = []
     for path, value in flattened((), tree):
         key = ".".join(path)
-        # Tables have the key itself or that of a section around it, but no credentials, which have a note of their own.
+        # A table may have the key itself or a section around it. Credentials are in no table, and have their own note.
         table_key = next((prefix for prefix in _prefixes(path) if prefix in no_effect or prefix in UNSUPPORTED), "")
         if _SECRET.fullmatch(key):
             table_key = key
@@ -246,7 +245,7 @@ def translated(tree: Mapping[str, Any], *, received: bool = False) -> dict[str, 
                 put(settings, path, value)
             continue
         neutral_values = (None, _DLIO_DEFAULTS[key]) if key in _DLIO_DEFAULTS else _NEUTRAL_VALUES
-        if value in neutral_values:  # it requests nothing
+        if value in neutral_values:
             continue
         shown_key = table_key if "." in table_key else key  # for a whole top-level section, show each of its keys
         if table_key in UNSUPPORTED and table_key not in no_effect:
@@ -260,24 +259,25 @@ def translated(tree: Mapping[str, Any], *, received: bool = False) -> dict[str, 
 
 
 def _without_effect(tree: Mapping[str, Any], *, received: bool) -> dict[str, str]:
-    """Return key -> why it has no effect with the storage and loader of these settings."""
+    """Return key -> why it has no effect with the storage and the loader of these settings."""
 
-    def value(section: str, key: str) -> str:
-        keys = tree.get(section)
-        setting = keys.get(key) if isinstance(keys, Mapping) else None
-        return str(_default((section, key)) if setting is None else setting)
+    def text_of(section: str, key: str) -> str:
+        settings = tree.get(section)
+        value = settings.get(key) if isinstance(settings, Mapping) else None
+        return str(_default((section, key)) if value is None else value)
 
-    storage_type = value("storage", "storage_type")
-    engine, data_format = value("reader", "engine"), value("dataset", "format")
+    storage_type = text_of("storage", "storage_type")
+    engine = text_of("reader", "engine")
+    data_format = text_of("dataset", "format")
     used_keys: set[str] = set()
     with contextlib.suppress(UserError):  # an unknown loader is reported elsewhere
         find_traits = built_in if received else companion  # `built_in` imports no module from elsewhere
         # Of type dlemu.loaders.traits_base.LoaderTraits, which this package must not import.
-        traits = find_traits(LOADERS, value("reader", "data_loader"), "Traits", None)
+        traits = find_traits(LOADERS, text_of("reader", "data_loader"), "Traits", None)
         loader = None if traits is None else traits()
         used_keys |= {"reader.transfer_size"} if loader is None else {*loader.settings_used(data_format)}
-        # The size of reads can be set unless a library makes them; none makes reads that bypass the page cache.
-        direct = value("reader", "odirect") == "True" or storage_type not in BUFFERED_TYPES
+        # transfer_size has no effect on the reads of a library. Libraries make no reads that bypass the page cache.
+        direct = text_of("reader", "odirect") == "True" or storage_type not in BUFFERED_TYPES
         by_library = engine == "library" or (engine == "matched" and not direct)
         if by_library and not (loader and loader.reads_files(data_format)):
             used_keys.discard("reader.transfer_size")

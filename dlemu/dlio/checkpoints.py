@@ -19,37 +19,37 @@ from dlemu.results.exported import ExportedCheckpoints
 
 PHASE_NAMES = {WRITE: "save", READ: "load"}  # phase -> DLIO's name
 EPOCH = "1"
-_NO_DATASET = {"num_files_train": 8, "num_files_eval": 0, "num_samples_per_file": 1, "epochs": 0}
-_NO_DATASET_GIB = 8 * 64 * 1024 / GIB
-"""DLIO's default dataset and its size, which DLIO reports even for a checkpoint run, although that has no dataset."""
+# A checkpoint run has no dataset, but DLIO reports its default one: 8 files of 64 KiB.
+_DEFAULT_DATASET = {"num_files_train": 8, "num_files_eval": 0, "num_samples_per_file": 1, "epochs": 0}
+_DEFAULT_DATASET_GIB = 8 * 64 * 1024 / GIB
 
 
 @dataclass(frozen=True, kw_only=True)
 class DlioCheckpoints(DlioRun):
     """A checkpoint run in DLIO's terms."""
 
-    run: ExportedCheckpoints
-    data_gib_per_host = _NO_DATASET_GIB
+    exported: ExportedCheckpoints
+    data_gib_per_host = _DEFAULT_DATASET_GIB
 
     @cached_property
     def size_gib(self) -> float:
         """Size of one checkpoint, of all ranks of this run: only the bytes of its tensors, as in DLIO."""
-        return self.run.plan.tensor_bytes() / GIB
+        return self.exported.plan.tensor_bytes() / GIB
 
     def dataset_counts(self) -> dict[str, int]:
-        return dict(_NO_DATASET)
+        return dict(_DEFAULT_DATASET)
 
     def rank_rows(self, rank: int) -> IoRows:
         """Return a rank's checkpoints in chronological order."""
-        rows: IoRows = self.run.rows[self.run.rows["rank"] == rank]
+        rows: IoRows = self.exported.rows[self.exported.rows["rank"] == rank]
         return rows
 
     def row_entry(self, row: Any) -> dict[str, Any]:
-        """Return a checkpoint's time on a rank, between its time stamps, and all ranks' bytes divided by that time."""
+        """Return a rank's entry of a checkpoint; its rate is all ranks' bytes over the time between its time stamps."""
         seconds = (self.wall_us(row["ended_ns"]) - self.wall_us(row["began_ns"])) / 1e6
         return self.checkpoint_entry(row["began_ns"], row["ended_ns"], seconds, self.size_gib)
 
-    def metric(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         """Return the figures of the phases that ran; DLIO (2026) omits the others."""
         figures: dict[str, Any] = {}
         for phase, name in PHASE_NAMES.items():
@@ -59,7 +59,7 @@ class DlioCheckpoints(DlioRun):
 
     def rank_stats(self, rank: int) -> dict[str, Any]:
         rows = self.rank_rows(rank)
-        stats: dict[str, Any] = {"start": self.stamp(self.run.journal.started_ns)}
+        stats: dict[str, Any] = {"start": self.stamp(self.exported.journal.started_ns)}
         for row in rows:
             stats[f"{PHASE_NAMES[row['phase']]}_ckpt{row['checkpoint']}"] = self.row_entry(row)
         ended_ns = max(rows["ended_ns"].tolist(), default=self.ended_ns)
@@ -67,12 +67,13 @@ class DlioCheckpoints(DlioRun):
 
     def rank_epochs(self, rank: int) -> dict[str, Any]:
         steps: dict[str, Any] = {name: {} for name in ("load", "proc", "throughput", "au", "compute")}
-        return {EPOCH: {"start": self.stamp(self.run.journal.started_ns), **steps, "end": self.stamp(self.ended_ns)}}
+        start = self.stamp(self.exported.journal.started_ns)
+        return {EPOCH: {"start": start, **steps, "end": self.stamp(self.ended_ns)}}
 
     def progress_lines(self) -> Iterator[str]:
         """Yield the sizes, then a line when each checkpoint starts and finishes."""
-        model, plan = self.run.workload.model, self.run.plan
-        began = self.stamp(self.run.journal.started_ns)
+        model, plan = self.exported.workload.model, self.exported.plan
+        began = self.stamp(self.exported.journal.started_ns)
         subset = " (subset)" if len(plan.ranks) < plan.grid.ranks else ""
         if subset:
             yield f"{began} Performing subset checkpointing: {len(plan.ranks)} of {plan.grid.ranks}"
@@ -82,7 +83,8 @@ class DlioCheckpoints(DlioRun):
             yield f"{began} Optimizer state size: {plan.tensor_bytes('optimizer') / GIB:.6f} GB {subset}"
         yield f"{began} Total checkpoint size: {self.size_gib:.6f} GB {subset}"
         for row in self.rank_rows(0):
-            verb, entry = "saving" if row["phase"] == WRITE else "loading", self.row_entry(row)
+            verb = "saving" if row["phase"] == WRITE else "loading"
+            entry = self.row_entry(row)
             action = f"{verb} checkpoint {row['checkpoint']} for epoch {EPOCH}"
             yield f"{entry['start']} Starting {action}"
             speed = f"{entry['duration']:.4f} s; Throughput: {entry['throughput']:.4f} GB/s"

@@ -20,13 +20,13 @@ _NOW = re.compile(r"\$\{now:([^}]*)\}")
 _TIME = "${now:%Y-%m-%d}-${now:%H-%M-%S}"
 
 
-def load_command(words: Sequence[str], config_dir: str | None) -> tuple[Workload, DlioFolders]:
+def load_command(argv: Sequence[str], config_dir: str | None) -> tuple[Workload, DlioFolders]:
     """Return the workload that the overrides request, with its `output.folder`, and the folders for DLIO's files.
 
     DLIO's files go where DLIO writes them: into the workload's `output.folder`, else into hydra's run folder, which is
     `hydra_log/MODEL/TIME` by default. dlemu's own files go into a subfolder `dlemu`. Raises UserError.
     """
-    choice, settings = parse(words)
+    choice, settings = parse(argv)
     hydra = {setting.path[1:]: setting.value for setting in settings if setting.path[0] == "hydra"}
     overrides = [setting.text for setting in settings if setting.path[0] != "hydra"]
     workload = load([*_workload_overrides(choice, config_dir), *overrides], config_dir=config_dir)
@@ -48,17 +48,18 @@ def load_command(words: Sequence[str], config_dir: str | None) -> tuple[Workload
 def _workload_overrides(choice: str, config_dir: str | None) -> list[str]:
     """Return dlemu's overrides for DLIO's `workload=CHOICE`.
 
-    If this package, and not CONFIG_DIR, has workload/CHOICE.yaml (dlemu lacks it, or names it otherwise): that file.
-    For unet3d_h100 (DLIO has a file for each accelerator): `workload=unet3d accelerator=h100`, if dlemu has these.
-    For a path, a user's own file in CONFIG_DIR/workload and any other name: `workload=CHOICE`, which `load` checks.
+    - A workload of DLIO that dlemu lacks, or names otherwise, is a file of this package: the path of that file, unless
+      CONFIG_DIR has a file of the same name.
+    - unet3d_h100, as DLIO has a file for each accelerator: `workload=unet3d accelerator=h100`, if dlemu has these.
+    - A path, a user's file in CONFIG_DIR/workload, and any other name: `workload=CHOICE`, which `load` checks.
     """
     choice = choice or DEFAULT_WORKLOAD
     if os.sep in choice:
         return [f"workload={choice}"]
     file = os.path.join("workload", f"{choice}.yaml")
     shipped_path = os.path.join(os.path.dirname(__file__), file)
-    is_users = config_dir is not None and os.path.exists(os.path.join(config_dir, file))
-    if os.path.exists(shipped_path) and not is_users:
+    has_user_file = config_dir is not None and os.path.exists(os.path.join(config_dir, file))
+    if os.path.exists(shipped_path) and not has_user_file:
         return [override(("workload",), shipped_path)]
     base, _, accelerator = choice.rpartition("_")
     is_plain_name = choice in workload_names(config_dir) or base not in workload_names()

@@ -21,7 +21,7 @@ LOG = "dlio.log"
 _SECTIONS = ("workflow", "dataset", "reader", "train", "evaluation", "checkpoint", "metric", "storage")
 # Fields of `model.transformer` that DLIO has.
 _TRANSFORMER_KEYS = ("vocab_size", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_kv_heads")
-# DLIO's settings of `checkpoint`: the first with training; without it, the second, and those of the third that changed.
+# DLIO's settings of `checkpoint`: of a training run; of a checkpoint run; and more of a checkpoint run, if changed.
 _TRAINING_CHECKPOINT_KEYS = (
     "checkpoint_folder", "checkpoint_after_epoch", "epochs_between_checkpoints", "steps_between_checkpoints",
     "type", "fsync",
@@ -168,7 +168,7 @@ def dlio_yaml(workload: Workload) -> str:
 
 def _adapt_training_sections(tree: dict[str, Any]) -> None:
     """Change the sections of a training workload in place to those that DLIO reads."""
-    dataset, reader, metric = tree["dataset"], tree["reader"], tree["metric"]
+    dataset, reader = tree["dataset"], tree["reader"]
     for name in ("hdf5", "parquet"):
         if dataset["format"] != name:
             del dataset[name]
@@ -179,14 +179,11 @@ def _adapt_training_sections(tree: dict[str, Any]) -> None:
         if reader["data_loader"] == dlemu_loader:
             reader["data_loader"] = dlio_loader
     # DLIO reads the excluded steps from `output`, and the AU threshold from `metric`.
-    tree["output"] = {"metric": {key: metric.pop(key) for key in ("exclude_start_steps", "exclude_end_steps")}}
+    tree["output"] = {"metric": {key: tree["metric"].pop(key) for key in ("exclude_start_steps", "exclude_end_steps")}}
 
 
 def _settings_not_in_dlio(workload: Workload) -> Iterator[str]:
-    """Yield KEY=VALUE for each setting that DLIO lacks and that differs from its default.
-
-    These include sizes of the model, without which DLIO saves a smaller one.
-    """
+    """Yield KEY=VALUE for each setting, and each size of the model, that DLIO lacks and that is not the default."""
     model = workload.model
     for key, size in vars(model.transformer).items():
         if size and key not in _TRANSFORMER_KEYS:

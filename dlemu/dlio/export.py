@@ -64,8 +64,8 @@ def export_run(folders: DlioFolders, run: Any) -> str:
     host = {"cpuinfo": proc_facts("cpuinfo"), "meminfo": proc_facts("meminfo")}
     match exported(run):
         case ExportedSteps() as steps:
-            return write_results(folders, DlioTraining(run=steps, **host))
+            return write_results(folders, DlioTraining(exported=steps, **host))
         case ExportedCheckpoints() as checkpoints:
             from dlemu.dlio.checkpoints import DlioCheckpoints
 
-            return write_results(folders, DlioCheckpoints(run=checkpoints, **host))
+            return write_results(folders, DlioCheckpoints(exported=checkpoints, **host))

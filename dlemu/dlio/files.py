@@ -11,7 +11,7 @@ import yaml
 from datagen import owned
 from datagen.atomic import write_text
 from datagen.errors import UserError
-from datagen.withheld import without_secrets
+from datagen.withheld import redact_argv
 from dlemu import __version__
 from dlemu.config import load, workload_names
 from dlemu.config.schema import Workload
@@ -23,12 +23,12 @@ _RESULT_FILE = re.compile(r"^(summary\.json|\d+_output\.json|\d+_per_epoch_stats
 
 
 def begin_dlio_files(folders: DlioFolders, workload: Workload, ranks: int) -> str:
-    """Write DLIO's and hydra's first files, remove an earlier run's results, and return the first lines of the log.
+    """Write the configuration and a new log, and remove an earlier run's results; return the first lines of the log.
 
-    So a run that fails leaves its configuration and log, and no stale results. Raises SpaceError, and UserError if the
-    folder holds results that dlemu did not write.
+    So a run that fails leaves no stale results. Raises SpaceError, and UserError for results that dlemu did not write.
     """
-    flow, folder = workload.workflow, folders.folder
+    workflow = workload.workflow
+    folder = folders.folder
     results = {name for name in os.listdir(folder) if _RESULT_FILE.match(name)} if os.path.isdir(folder) else set()
     if foreign := sorted(results - owned.claimed(folder)):
         raise UserError(
@@ -36,12 +36,12 @@ def begin_dlio_files(folders: DlioFolders, workload: Workload, ranks: int) -> st
             "output.folder, to a folder without any"
         )
     owned.remove_files(folder, results)  # the other claimed files belong to other commands of dlemu
-    if flow.train or flow.checkpoint:
+    if workflow.train or workflow.checkpoint:
         os.makedirs(folder, exist_ok=True)
         rank_files = [f"{rank}_{name}.json" for rank in range(ranks) for name in ("output", "per_epoch_stats")]
         owned.claim(folder, "summary.json", *rank_files)
     write_config(folders, workload)
-    phases = [name for name in ("generate_data", "train", "evaluation", "checkpoint") if getattr(flow, name)]
+    phases = [name for name in ("generate_data", "train", "evaluation", "checkpoint") if getattr(workflow, name)]
     work = " and ".join(phases) or "nothing"
     title = f"dlemu {__version__} as a drop-in replacement for DLIO: {work} on {count(ranks, 'rank')}"
     text = f"[OUTPUT] {_now()} {title}\n" + "".join(f"[WARNING] {_now()} {note}\n" for note in workload.notes)
@@ -62,10 +62,8 @@ def write_config(folders: DlioFolders, workload: Workload) -> None:
     folder = folders.config_folder
     if folder is None:
         return
-    if folders.overrides is None:
-        overrides = without_secrets(dlio_overrides(workload, _shipped_workload(workload)))
-    else:
-        overrides = without_secrets(folders.overrides)
+    given = folders.overrides
+    overrides = redact_argv(dlio_overrides(workload, _shipped_workload(workload)) if given is None else given)
     hydra = {
         "run": {"dir": folders.folder},
         "mode": "RUN",
@@ -82,10 +80,10 @@ def _shipped_workload(workload: Workload) -> Workload:
     """Return the shipped workload of this name, with this accelerator if it has it; without one, all defaults."""
     if workload.model.name not in workload_names():
         return Workload()
-    words = [f"workload={workload.model.name}"]
-    if workload.accelerator in load(words).accelerators:
-        words.append(f"accelerator={workload.accelerator}")
-    return load(words)
+    overrides = [f"workload={workload.model.name}"]
+    if workload.accelerator in load(overrides).accelerators:
+        overrides.append(f"accelerator={workload.accelerator}")
+    return load(overrides)
 
 
 def stamp(microseconds: int) -> str:

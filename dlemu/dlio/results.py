@@ -21,7 +21,7 @@ from dlemu.machine.environment import HostFacts
 from dlemu.results.exported import ExportedRun
 
 _RULE = "=" * 58
-_LABELS = (  # label in the log, KEY, UNIT of each figure that summary.json has as KEY_mean_UNIT and KEY_stdev_UNIT
+_LABELS = (  # (label in the log, KEY, UNIT) of each metric that summary.json has as KEY_mean_UNIT and KEY_stdev_UNIT
     ("Training Accelerator Utilization [AU] (%)", "train_au", "percentage"),
     ("Training Throughput (samples/second)", "train_throughput", "samples_per_second"),
     ("Training I/O Throughput (MB/second)", "train_io", "MB_per_second"),
@@ -39,18 +39,18 @@ _LABELS = (  # label in the log, KEY, UNIT of each figure that summary.json has 
 class DlioRun(ABC):
     """A run in DLIO's terms. `cpuinfo` (of the last processor) and `meminfo` are from /proc on rank 0's host."""
 
-    run: ExportedRun
+    exported: ExportedRun
     cpuinfo: Mapping[str, str] = field(default_factory=dict)
     meminfo: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ended_ns(self) -> int:
         """End of the run on rank 0's monotonic clock; equal to the start if the run did not end."""
-        return self.run.journal.ended_ns or self.run.journal.started_ns
+        return self.exported.journal.ended_ns or self.exported.journal.started_ns
 
     def wall_us(self, clock_ns: int) -> int:
         """Return a time of rank 0's monotonic clock, maybe a NumPy integer, as microseconds since 1970, UTC."""
-        return (int(clock_ns) + self.run.journal.wall_clock_offset_ns) // 1000
+        return (int(clock_ns) + self.exported.journal.wall_clock_offset_ns) // 1000
 
     def stamp(self, clock_ns: int) -> str:
         """Return a time of rank 0's monotonic clock as DLIO's time stamp."""
@@ -67,8 +67,8 @@ class DlioRun(ABC):
         """Value of DLIO's `data_size_per_host_GB`."""
 
     @abstractmethod
-    def metric(self) -> dict[str, Any]:
-        """Return the figures of summary.json."""
+    def metrics(self) -> dict[str, Any]:
+        """Return the metrics in summary.json."""
 
     @abstractmethod
     def dataset_counts(self) -> dict[str, int]:
@@ -88,13 +88,13 @@ class DlioRun(ABC):
 
     def summary(self) -> dict[str, Any]:
         """Return summary.json. Lists about hosts have one value per host, in node order."""
-        hosts = self.run.journal.hosts
+        hosts = self.exported.journal.hosts
         return {
-            "start": self.stamp(self.run.journal.started_ns),
-            "num_accelerators": self.run.ranks,
+            "start": self.stamp(self.exported.journal.started_ns),
+            "num_accelerators": self.exported.ranks,
             "num_hosts": len(hosts),
             "hostname": hosts[0].host,
-            "metric": self.metric(),
+            "metric": self.metrics(),
             **self.dataset_counts(),
             "host_cpu_count": [host.cpu_count for host in hosts],
             "host_processor_name": hosts[0].processor,
@@ -108,8 +108,8 @@ class DlioRun(ABC):
 
     def output(self, rank: int) -> dict[str, Any]:
         """Return a rank's R_output.json; the facts from /proc are empty for ranks on other hosts than rank 0's."""
-        nodes = self.run.journal.rank_nodes
-        host = self.run.journal.hosts[nodes[rank]]
+        nodes = self.exported.journal.rank_nodes
+        host = self.exported.journal.hosts[nodes[rank]]
         is_rank_0s_host = nodes[rank] == nodes[0]
         return {
             "host_memory_GB": host.memory_bytes / GIB,
@@ -127,16 +127,16 @@ class DlioRun(ABC):
         return int(self.data_gib_per_host < host.memory_bytes / GIB)
 
     def log(self) -> str:
-        """Return dlio.log, in which scripts search for figures by DLIO's labels."""
-        sizes = f"ranks: {self.run.ranks}, hosts: {len(self.run.journal.hosts)}"
-        title = f"{self.stamp(self.run.journal.started_ns)} a run of dlemu in DLIO's files, {sizes}"
+        """Return dlio.log, in which scripts search for metrics by DLIO's labels."""
+        sizes = f"ranks: {self.exported.ranks}, hosts: {len(self.exported.journal.hosts)}"
+        title = f"{self.stamp(self.exported.journal.started_ns)} a run of dlemu in DLIO's files, {sizes}"
         progress = [title, *self.progress_lines()]
-        metric = self.metric()
-        labelled = [f"Number of Simulated Accelerators: {self.run.ranks} "]
+        metrics = self.metrics()
+        labelled = [f"Number of Simulated Accelerators: {self.exported.ranks} "]
         for label, key, unit in _LABELS:
-            if f"{key}_mean_{unit}" in metric:
-                labelled.append(f"{label}: {metric[f'{key}_mean_{unit}']:.4f} ({metric[f'{key}_stdev_{unit}']:.4f})")
-        labelled += [f"{key}: {value}" for key, value in metric.items() if key.endswith("_au_meet_expectation")]
+            if f"{key}_mean_{unit}" in metrics:
+                labelled.append(f"{label}: {metrics[f'{key}_mean_{unit}']:.4f} ({metrics[f'{key}_stdev_{unit}']:.4f})")
+        labelled += [f"{key}: {value}" for key, value in metrics.items() if key.endswith("_au_meet_expectation")]
         lines = [f"[OUTPUT] {line}\n" for line in progress]
         lines += [f"[METRIC] {line}\n" for line in (_RULE, *labelled, _RULE)]
         return "".join(lines)
@@ -145,10 +145,10 @@ class DlioRun(ABC):
 def write_results(folders: DlioFolders, run: DlioRun) -> str:
     """Write summary.json, two files per rank, the configuration and dlio.log; return that log. Raises SpaceError."""
     folder = folders.folder
-    for rank in range(run.run.ranks):
+    for rank in range(run.exported.ranks):
         write_text(folder, f"{rank}_output.json", json.dumps(run.output(rank)))
         write_text(folder, f"{rank}_per_epoch_stats.json", json.dumps(run.rank_stats(rank), indent=4))
-    write_config(folders, run.run.workload)
+    write_config(folders, run.exported.workload)
     log = run.log()
     write_text(folder, LOG, log)
     write_text(folder, "summary.json", json.dumps(run.summary(), indent=4))  # last: it marks a complete folder

@@ -41,7 +41,7 @@ class Block:
 
 def _block(rows: StepTable, evaluation: bool, workload: Workload, shift_ns: int) -> Block:
     """Return the block of these rows; `shift_ns` converts their clock to nanoseconds since 1970, UTC."""
-    settings, reader = workload.metric, workload.reader
+    settings = workload.metric
     start_us = (int(rows["asked_ns"][0]) + shift_ns) // 1000
     end_us = (int(rows["met_ns"][-1]) + shift_ns) // 1000
     times = BlockTimes(
@@ -51,8 +51,9 @@ def _block(rows: StepTable, evaluation: bool, workload: Workload, shift_ns: int)
         measured=(rows["slept_ns"] - rows["got_ns"]) / np.float64(1e9),
         total=(end_us - start_us) / 1e6,
     )
-    rated = rate_v2(times, settings.exclude_start_steps, settings.exclude_end_steps, reader.batch_size)
-    rate = (rate_v1(times, reader.batch_size_eval) if evaluation else rated).samples_per_second
+    rated = rate_v2(times, settings.exclude_start_steps, settings.exclude_end_steps, workload.reader.batch_size)
+    rate = (rate_v1(times, workload.reader.batch_size_eval) if evaluation else rated).samples_per_second
+    au, samples_per_second = np.nan_to_num([rated.au, rate]).tolist()  # as in DLIO, 0 if no step counts
     return Block(
         epoch=int(rows["epoch"][0]),
         number=int(rows["block"][0]),
@@ -60,7 +61,7 @@ def _block(rows: StepTable, evaluation: bool, workload: Workload, shift_ns: int)
         start_us=start_us,
         end_us=end_us,
         times=times,
-        rated=Rated(*np.nan_to_num([rated.au, rate]).tolist()),  # as in DLIO, 0 if no step counts
+        rated=Rated(au, samples_per_second),
     )
 
 
@@ -68,23 +69,24 @@ def _block(rows: StepTable, evaluation: bool, workload: Workload, shift_ns: int)
 class DlioTraining(DlioRun):
     """A training run in DLIO's terms."""
 
-    run: ExportedSteps
+    exported: ExportedSteps
 
     @cached_property
     def blocks(self) -> dict[int, list[Block]]:
         """Rank -> its training blocks and evaluations in chronological order.
 
-        All ranks start a block at the same moment, but the clocks of hosts differ. So the rows of each rank's block are
-        shifted such that the block starts when the lowest rank's does.
+        All ranks start a block at the same moment, but the hosts' clocks differ. So the times of each rank's block are
+        shifted to start with the block of the lowest rank.
         """
+        wall_offset_ns = self.exported.journal.wall_clock_offset_ns
         blocks_by_rank: dict[int, list[Block]] = {}
-        for evaluation, table in ((False, self.run.training), (True, self.run.evaluation)):
+        for evaluation, table in ((False, self.exported.training), (True, self.exported.evaluation)):
             block_starts_ns: dict[tuple[int, int], int] = {}
             for rows in table.by_block:  # rank by rank, the lowest first
                 start_ns = int(rows["free_ns"][0])
                 block_key = int(rows["epoch"][0]), int(rows["block"][0])
                 shift_ns = block_starts_ns.setdefault(block_key, start_ns) - start_ns
-                block = _block(rows, evaluation, self.run.workload, shift_ns + self.run.journal.wall_clock_offset_ns)
+                block = _block(rows, evaluation, self.exported.workload, shift_ns + wall_offset_ns)
                 blocks_by_rank.setdefault(int(rows["rank"][0]), []).append(block)
         return {
             rank: sorted(blocks, key=lambda block: (block.epoch, block.evaluation, block.number))
@@ -94,16 +96,16 @@ class DlioTraining(DlioRun):
     @property
     def data_gib_per_host(self) -> float:
         """GiB that the first host's ranks read in an epoch, by DLIO's formula (nominal)."""
-        ranks_of_host = self.run.journal.rank_nodes.count(0)
-        data = self.run.workload.dataset
-        samples = ranks_of_host * data.num_samples_per_file * self.run.num_files_train // self.run.ranks
+        ranks_of_host = self.exported.journal.rank_nodes.count(0)
+        data = self.exported.workload.dataset
+        samples = ranks_of_host * data.num_samples_per_file * self.exported.num_files_train // self.exported.ranks
         return samples * data.record_length_bytes / GIB
 
     def dataset_counts(self) -> dict[str, int]:
         return {
-            "num_files_train": self.run.num_files_train,
-            "num_files_eval": self.run.num_files_eval,
-            "num_samples_per_file": self.run.workload.dataset.num_samples_per_file,
+            "num_files_train": self.exported.num_files_train,
+            "num_files_eval": self.exported.num_files_eval,
+            "num_samples_per_file": self.exported.workload.dataset.num_samples_per_file,
             "epochs": len({block.epoch for block in self.blocks[0] if not block.evaluation}),
         }
 
@@ -126,7 +128,7 @@ class DlioTraining(DlioRun):
 
     def _epoch_stats(self, blocks: list[Block]) -> dict[str, Any]:
         training = [block for block in blocks if not block.evaluation]
-        checkpoint_after_block = {saved.block: saved for saved in self.run.saved if saved.epoch == blocks[0].epoch}
+        checkpoint_after_block = {saved.block: saved for saved in self.exported.saved if saved.epoch == blocks[0].epoch}
         stats: dict[str, Any] = {"start": stamp(blocks[0].start_us)}
         for block in training:
             stats[block.key] = _span_entry(block.start_us, block.end_us)
@@ -138,18 +140,18 @@ class DlioTraining(DlioRun):
         return stats | {block.key: _span_entry(block.start_us, block.end_us) for block in blocks if block.evaluation}
 
     def _epoch_end_us(self, blocks: list[Block]) -> int:
-        saved_us = [self.wall_us(saved.ended_ns) for saved in self.run.saved if saved.epoch == blocks[0].epoch]
+        saved_us = [self.wall_us(saved.ended_ns) for saved in self.exported.saved if saved.epoch == blocks[0].epoch]
         return max([*(block.end_us for block in blocks), *saved_us])
 
     def _saved_entry(self, saved: SavedCheckpoint) -> dict[str, Any]:
         return self.checkpoint_entry(saved.started_ns, saved.ended_ns, saved.seconds, saved.bytes / GIB)
 
-    def metric(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         """Return each epoch's figures, and their mean and deviation over epochs."""
         figures = self._phase_figures("train", evaluation=False) | self._phase_figures("eval", evaluation=True)
-        if self.run.saved:
-            figures |= checkpoint_figures("save", list(map(self._saved_entry, self.run.saved)))
-            figures["checkpoint_size_GB"] = self.run.saved[0].bytes / GIB
+        if self.exported.saved:
+            figures |= checkpoint_figures("save", list(map(self._saved_entry, self.exported.saved)))
+            figures["checkpoint_size_GB"] = self.exported.saved[0].bytes / GIB
         return figures
 
     def _phase_figures(self, name: str, *, evaluation: bool) -> dict[str, Any]:
@@ -163,11 +165,11 @@ class DlioTraining(DlioRun):
         epochs = list(map(over_ranks, rated_by_epoch.values()))
         au = [epoch.au_percent for epoch in epochs]
         rates = [epoch.samples_per_second for epoch in epochs]
-        sample_mib = self.run.workload.dataset.record_length_bytes / 2**20
+        sample_mib = self.exported.workload.dataset.record_length_bytes / 2**20
         return {
             f"{name}_au_percentage": au,
             **mean_and_deviation(f"{name}_au", "percentage", au),
-            f"{name}_au_meet_expectation": "success" if fmean(au) >= 100 * self.run.workload.metric.au else "fail",
+            f"{name}_au_meet_expectation": "success" if fmean(au) >= 100 * self.exported.workload.metric.au else "fail",
             f"{name}_throughput_samples_per_second": rates,
             **mean_and_deviation(f"{name}_throughput", "samples_per_second", rates),
             **mean_and_deviation(f"{name}_io", "MB_per_second", [rate * sample_mib for rate in rates]),

@@ -80,5 +80,4 @@ class Facts:
         return None if isinstance(self._dataset_or_error, DlemuError) else self._dataset_or_error
 
 
-Checks = Mapping[str, Callable[[Facts], Check | None]]
-"""Name of a check -> its function, which returns None if the check does not apply."""
+Checks = Mapping[str, Callable[[Facts], Check | None]]  # name of a check -> function; returns None if not applicable

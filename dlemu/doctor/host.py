@@ -25,7 +25,7 @@ from dlemu.runner.child_run import OverdueError, output_of
 # Word in the version text of mpirun or of the library -> vendor of the MPI implementation.
 _VENDORS = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "MPICH": "MPICH", "HYDRA": "MPICH", "Intel": "Intel MPI"}
 _VERSION = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
-_RANKS_PER_CORE = 12  # the most tried with full-size workloads; the ceiling in a result shows what more would cost
+_RANKS_PER_CORE = 12  # the most that full-size workloads were tried with; a result's ceiling shows what more would cost
 _SAMPLE_SECONDS = 0.5  # long enough to average bursts of CPU use
 _MAX_BUSY_PERCENT = 25.0  # above it, predictions count the cores as taken, too (BUSY_SHARE)
 
@@ -97,17 +97,19 @@ def _command_output(command: list[str]) -> str:
 
 def check_cores(facts: Facts) -> Check:
     """The host has enough cores for the ranks, by affinity and by the CPU limit of the control group."""
-    workload, cores, usable = facts.workload, os.cpu_count() or 1, len(os.sched_getaffinity(0))
-    observed = f"{usable} usable"
-    if usable < cores:
+    ranks = facts.workload.ranks
+    cores = os.cpu_count() or 1
+    usable_cores = len(os.sched_getaffinity(0))
+    observed = f"{usable_cores} usable"
+    if usable_cores < cores:
         observed += f" of {cores} (this process may not use the others: affinity)"
-    cpu_cores = min(float(usable), cpu_limit() or math.inf)
-    if cpu_cores < usable:
+    cpu_cores = min(float(usable_cores), cpu_limit() or math.inf)
+    if cpu_cores < usable_cores:
         observed += f", with a CPU limit of {cpu_cores:.1f} cores (of this container or job: cgroup)"
-    observed += f" for {count(workload.ranks, 'rank')} x {count(workload.reader.read_threads, 'worker')}"
-    wanted = f"{count(math.ceil(workload.ranks / _RANKS_PER_CORE), 'core')} or more"
+    observed += f" for {count(ranks, 'rank')} x {count(facts.workload.reader.read_threads, 'worker')}"
+    wanted = f"{count(math.ceil(ranks / _RANKS_PER_CORE), 'core')} or more"
     advice = "check the ceiling in the result (AU without storage), or use fewer ranks on this host"
-    return outcome(workload.ranks > cpu_cores * _RANKS_PER_CORE, observed, wanted, advice)
+    return outcome(ranks > cpu_cores * _RANKS_PER_CORE, observed, wanted, advice)
 
 
 def check_free_cores(facts: Facts) -> Check:

@@ -8,7 +8,7 @@ import os
 import tempfile
 
 from datagen.storage.storage_base import open_storage
-from dlemu.doctor.check_base import Check, Checks, Facts, Level, outcome
+from dlemu.doctor.check_base import Check, Checks, Facts, outcome
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.machine.environment import describe_storage
 from dlemu.metrics.cache import IN_MEMORY, WANTED_RATIO
@@ -58,10 +58,9 @@ def check_direct_reads(facts: Facts) -> Check | None:
 def judge_direct_reads(folder: str, file: str | None, direct: bool) -> Check:
     """Return the outcome of reading `file`, else a temporary file in `folder`; problems fail if reads are `direct`."""
     problem = _read_problem(file) if file else _temporary_file_problem(folder)
-    level: Level = "fail" if direct else "warn"
     advice = "reader.odirect=false, or a folder on another file system"
     wanted = "reads that bypass the page cache"
-    return outcome(bool(problem), problem or f"works in {folder}", wanted, advice, level=level)
+    return outcome(bool(problem), problem or f"works in {folder}", wanted, advice, level="fail" if direct else "warn")
 
 
 def _temporary_file_problem(folder: str) -> str:

@@ -1,8 +1,8 @@
 """A queue between processes into which `put` writes directly, without a feeder thread.
 
 `multiprocessing.Queue` hands each item to a feeder thread. If workers keep all cores busy, that thread waits for a core
-up to several milliseconds while its batch is ready, and the wait would count as overhead of the emulator. Items here
-have a few hundred bytes, far less than the capacity of a pipe, so `put` normally does not block.
+up to several milliseconds while a batch is ready, which would count as overhead of the emulator. Items here have a few
+hundred bytes, far less than the capacity of a pipe, so that `put` normally does not block.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _READ_BYTES = 1 << 16  # the default capacity of a pipe on Linux, so that one re
 
 
 class NotInTime(BaseException):  # PyTorch would take an `Exception` as a sign that a worker died
-    """No item arrived by `DirectQueue.until_ns`; raised through PyTorch's iterator, this ends the wait for a batch."""
+    """No item arrived by `DirectQueue.until_ns`. Raised through PyTorch's iterator, this ends the wait for a batch."""
 
 
 class DirectQueue:
-    """A pipe with one reader at a time and any number of writers; has what PyTorch uses of `multiprocessing.Queue`.
+    """A pipe with one reader at a time and any number of writers, and the methods of a queue that PyTorch calls.
 
-    Items must be plain values: a pickler for file descriptors and shared tensors takes ten times as long. One read
-    takes all items that are ready, whereas `multiprocessing.Connection` needs two reads per item.
+    Items must be plain values, because a pickler for file descriptors and shared tensors takes ten times as long. One
+    read takes all items that are ready, whereas `multiprocessing.Connection` needs two reads per item.
     """
 
     def __init__(self, context: BaseContext) -> None:
@@ -54,13 +54,7 @@ class DirectQueue:
                 unwritten = unwritten[os.write(descriptor, unwritten) :]
 
     def get(self, timeout: float | None = None) -> Any:
-        """Return the next item.
-
-        Raises:
-            queue.Empty: none arrived within `timeout` seconds.
-            NotInTime: none arrived by `until_ns`.
-            EOFError: there is no writer left.
-        """
+        """Return the next item. Raises Empty after `timeout` (s), NotInTime at `until_ns`, EOFError without writers."""
         while (data := self._take_item()) is None:
             due_seconds = math.inf if self.until_ns is None else max(0.0, (self.until_ns - time.monotonic_ns()) / 1e9)
             wait_seconds = min(due_seconds, math.inf if timeout is None else timeout)

@@ -81,9 +81,8 @@ class Loader(LoaderBase):
 def _keep_freed_memory() -> None:
     """Let malloc keep freed memory for later allocations. Does nothing without glibc.
 
-    By default, glibc returns large blocks to the kernel when they are freed, and the kernel zeroes each page at its
-    next use: in a pipeline that allocates each batch anew, this took more than half of all CPU time. In exchange, the
-    heap stays at its peak size.
+    By default, glibc returns large freed blocks to the kernel, which zeroes each page at its next use. In a pipeline
+    that allocates each batch anew, that took more than half of all CPU time. Now the heap stays at its peak size.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
@@ -138,7 +137,9 @@ class PhasePipeline:
 
     def __init__(self, spec: LoaderSpec, phase: Phase) -> None:
         assert spec.interleave is not None  # `Traits.interleave` returns one for tfrecord files
-        self._spec, self._phase, self._interleave = spec, phase, spec.interleave
+        self._spec = spec
+        self._phase = phase
+        self._interleave = spec.interleave
         self._streams = partial(cast(StreamPlan, phase.plan.plan).streams, phase.plan.rank)
         self._in_memory = phase.fetch.reads_nothing
         self._traced: Any = None
@@ -219,7 +220,8 @@ class PhasePipeline:
         """Return the records for null storage, which has no files: the same Example in memory again and again."""
         size = self._phase.fetch.nominal_sample_bytes
         example = bytes(size).join(around_image(size))
-        files, total = self._interleave.files, steps * self._phase.batch_size
+        files = self._interleave.files
+        total = steps * self._phase.batch_size
         records = self._interleaved(
             tf.data.Dataset.range(files),
             lambda source: tf.data.Dataset.zip(
@@ -263,15 +265,11 @@ class PhasePipeline:
 
     def _preprocess(self, samples: NDArray[np.int64]) -> np.int64:
         random = np.random.default_rng([self._spec.seed, *samples[:1].tolist()])
-        preprocessing = Preprocessing(self._spec.reader, random)
-        return np.int64(preprocessing.spend(len(samples))[1])
+        _, cpu_ns = Preprocessing(self._spec.reader, random).spend(len(samples))
+        return np.int64(cpu_ns)
 
     def batches(self, epoch: int, elements: Iterator[list[Any]], steps: int) -> Iterator[Batch]:
-        """Yield `steps` batches of the running pipeline, with their traces.
-
-        Raises:
-            DatasetError: a file is missing, damaged, no tfrecord of Examples, or holds too few records.
-        """
+        """Yield `steps` batches of the running pipeline, with their traces. Raises DatasetError: a file is faulty."""
         wall_clock_ns = time.time_ns() - time.monotonic_ns()
         before = process_storage_bytes()
         for step in range(steps):
@@ -286,8 +284,9 @@ class PhasePipeline:
             before = after
 
     def _damaged(self, epoch: int, steps: int, step: int, reason: str) -> DatasetError:
-        """Return the error for the faulty file: TensorFlow names none, so files not delivered yet are examined."""
-        layout, streams = self._phase.fetch.layout, self._streams(epoch, steps)
+        """Return the error for the faulty file. TensorFlow does not name it: examine the files not delivered yet."""
+        layout = self._phase.fetch.layout
+        streams = self._streams(epoch, steps)
         complete_files = np.searchsorted(np.cumsum(streams.counts), step * self._phase.batch_size)
         for file in streams.files[max(0, int(complete_files) - self._interleave.files) :].tolist():
             fault = _fault(layout.path(file), layout.num_samples_per_file)

@@ -1,11 +1,11 @@
 """The `pytorch` loader.
 
-Workers write samples into slots (batch buffers in memory shared with the trainer) and send only the batch's trace, as
-bytes, through the DataLoader's queue. A batch thus takes no allocation, file descriptor or copy between worker and
+Workers write samples into slots (batch buffers in memory shared with the trainer). Through the DataLoader's queue they
+send only the batch's trace, as bytes. A batch thus takes no allocation, file descriptor or copy between worker and
 trainer. Tensors over a slot are made when they are requested.
 
-With `reader.tensors`, batches pass as in a training job: workers collate tensors into shared memory, a thread of each
-worker sends them, and the trainer maps them. This costs CPU time, which the steps of a recorded job include.
+With `reader.tensors`, batches are passed as in a training job: workers collate tensors into shared memory, a thread of
+each worker sends them, and the trainer maps them. This costs CPU time, which the steps of a recorded job include.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dlemu.ranks.failure import killed_by
 from dlemu.ranks.process_control import ignore
 
 Token = tuple[str, int, int, int]  # the request for a batch: phase, epoch, step, and the slot to read into
-_READY_CHECK = ""  # phase of a token that requests no batch, only an answer once the worker is ready
+_READY_CHECK = ""  # phase of a token that requests no batch, only an answer when the worker is ready
 _REMEDY = "lower reader.read_threads, reader.prefetch_size or ranks"
 
 
@@ -45,7 +45,9 @@ class _Tokens(Sampler[Token]):
     """The DataLoader's sampler: yields a token for each step of the next epoch."""
 
     def __init__(self, workers: int, slots: int) -> None:
-        self.phase, self.epoch, self.steps = _READY_CHECK, 0, workers
+        self.phase = _READY_CHECK
+        self.epoch = 0
+        self.steps = workers
         # Continues across epochs, so that an epoch's first batches do not overwrite the last ones of the epoch before
         self._slots = itertools.cycle(range(slots))
 
@@ -67,11 +69,12 @@ class _Batches(Dataset[Answer]):
         self._spec, self._slots = spec, slots
         self._maker: BatchMaker | None = None  # made in the worker
         self._worker = 0
-        image = torch.zeros(spec.reader.tensor_bytes, dtype=torch.uint8)  # a sample's other tensors are single numbers
-        self._sample: tuple[Any, ...] = (image, *[0] * (spec.reader.tensors - 1))
+        image = torch.zeros(spec.reader.tensor_bytes, dtype=torch.uint8)
+        numbers = [0] * (spec.reader.tensors - 1)  # a sample's other tensors are single numbers
+        self._sample: tuple[Any, ...] = (image, *numbers)
 
     def __getitem__(self, token: Token) -> Answer:
-        """Make a batch and return the answer; errors are returned, as PyTorch would wrap raised ones in tracebacks."""
+        """Make a batch and return the answer, which may be an error: PyTorch would wrap a raised one in a traceback."""
         phase, epoch, step, slot = token
         try:
             if self._maker is None:  # the worker's first token
@@ -97,7 +100,8 @@ class _Batches(Dataset[Answer]):
         """Collate tensors of the batch's size; return them and the trace, which counts this work as decoding."""
         began_cpu_ns = time.thread_time_ns()
         tensors = default_collate([self._sample] * trace.samples)
-        finished_ns, collate_cpu_ns = time.monotonic_ns(), time.thread_time_ns() - began_cpu_ns
+        finished_ns = time.monotonic_ns()
+        collate_cpu_ns = time.thread_time_ns() - began_cpu_ns
         trace = trace._replace(
             decode_ns=trace.decode_ns + finished_ns - trace.finished_ns,
             cpu_ns=trace.cpu_ns + collate_cpu_ns if trace.cpu_ns else 0,
@@ -118,8 +122,8 @@ def _init_worker(nice: int, rank_process: int, worker: int) -> None:
     """Lower this worker's priority, ignore Ctrl-C (the rank handles it), and let it die with the rank.
 
     A worker that a fork server started dies with the server, which ends with the rank. Worker 0 has a higher priority
-    than the others, because it makes each epoch's first batch: the rank waits for that batch while all workers wake up,
-    often more than there are cores. In a real job each rank has a core, so this wait must not look like slow storage.
+    than the others, because the rank waits for its batch, the first of each epoch, while all workers wake up, often
+    more than there are cores. In a real job each rank has a core, so this wait must not look like slow storage.
     """
     has_server = multiprocessing.get_start_method(allow_none=True) == "forkserver"
     die_with_parent(os.getppid() if has_server else rank_process)
@@ -129,7 +133,7 @@ def _init_worker(nice: int, rank_process: int, worker: int) -> None:
 
 
 class _Epoch(TimedBatches):
-    """An epoch's batches. When the `DirectQueue` has raised a timeout, PyTorch's iterator can be called again."""
+    """An epoch's batches. After a timeout of the `DirectQueue`, PyTorch's iterator can be called again."""
 
     def __init__(self, loader: DataLoader[Answer], make_batch: Callable[[Answer], Batch]) -> None:
         self._loader, self._make_batch = loader, make_batch
@@ -149,8 +153,8 @@ class _Epoch(TimedBatches):
     def _begin(self) -> Answer:
         iterator = iter(self._loader)
         self._next = iterator.__next__
-        # PyTorch's `__next__` runs `_next_data` under a profiler, which takes a tenth of a small batch's CPU time: call
-        # `_next_data` itself, unless `__next__` is another module's, such as the hook of `dlemu record`
+        # PyTorch's `__next__` runs `_next_data` under a profiler, which takes a tenth of a small batch's CPU time. Call
+        # `_next_data` itself, unless another module has replaced `__next__`, as the hook of `dlemu record` does
         if self._next.__module__ == DataLoader.__module__:
             self._next = getattr(iterator, "_next_data", self._next)
         return self._next()
@@ -196,7 +200,8 @@ class Loader(LoaderBase):
                     raise answer
         except BaseException as error:
             # Discard PyTorch's half-started workers without the traceback that it would print about missing attributes
-            hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+            hook = sys.unraisablehook
+            sys.unraisablehook = lambda _: None
             try:
                 traceback.clear_frames(error.__traceback__)
             finally:
@@ -210,7 +215,9 @@ class Loader(LoaderBase):
             raise SpaceError(f"{workers}: {error.strerror}; {advice}") from None
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
-        self._tokens.phase, self._tokens.epoch, self._tokens.steps = phase, epoch, steps
+        self._tokens.phase = phase
+        self._tokens.epoch = epoch
+        self._tokens.steps = steps
         make_batch = partial(self._make_batch, phase)
         if self._is_direct and not self._reader.pin_memory:
             return _Epoch(self._loader, make_batch)
@@ -226,16 +233,17 @@ class Loader(LoaderBase):
 
     def _tensors(self, phase: str, trace: BatchTrace) -> Any:
         """Return the samples as tensors over the slot, or as pinned copies with `reader.pin_memory`."""
-        view, resize = self._slots.slot(trace.slot), self._spec.phases[phase].fetch.resize_bytes
-        if resize:
-            pixels = torch.frombuffer(view, dtype=torch.uint8, count=trace.samples * resize)
-            pixels = pixels.view(trace.samples, resize)
-            return pixels.pin_memory() if self._reader.pin_memory else pixels
-        samples = Samples(view, trace.places, _tensor)
+        slot = self._slots.slot(trace.slot)
+        sample_bytes = self._spec.phases[phase].fetch.resize_bytes
+        if sample_bytes:
+            values = torch.frombuffer(slot, dtype=torch.uint8, count=trace.samples * sample_bytes)
+            batch = values.view(trace.samples, sample_bytes)
+            return batch.pin_memory() if self._reader.pin_memory else batch
+        samples = Samples(slot, trace.places, _tensor)
         return [sample.pin_memory() for sample in samples] if self._reader.pin_memory else samples
 
     def explain(self, error: Exception) -> DlemuError | None:
-        """Explain the RuntimeError `DataLoader worker...`, with which PyTorch reports a dead worker."""
+        """Explain PyTorch's RuntimeError for a dead worker, `DataLoader worker...`."""
         if not (isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")):
             return None
         for number, worker in enumerate(getattr(self._loader._iterator, "_workers", [])):

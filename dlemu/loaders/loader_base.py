@@ -29,7 +29,7 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, kw_only=True)
 class Interleave:
-    """How a rank reads several files as streams in turn: 2 files with block length 3 as records AAABBBAAABBB..."""
+    """How a rank reads several files as streams in turn. With 2 files and block length 3: records AAABBBAAABBB..."""
 
     files: int  # number of files read at a time
     block_length: int = 1  # number of records to take from a file before the next file's turn
@@ -79,8 +79,7 @@ class LoaderSpec:
     def slots(self) -> int:
         """Number of batch buffers (slots) of a rank whose batches come in order; batch k is in buffer k modulo `slots`.
 
-        Each batch that is ready or in the making has a buffer. The trainer has two: for the batch in training, and for
-        the next one, which it takes ahead.
+        Each batch that is ready or in the making has a buffer; the trainer has two, for its batch and the next one.
         """
         return max(1, self.reader.read_threads) * self.prefetch_per_worker + 2
 
@@ -123,7 +122,7 @@ Cut = Callable[[memoryview, int, int], S]  # returns a view of the sample, given
 
 
 class Samples(Sequence[S]):
-    """The samples of a batch; a view of a sample is made only on request, because many trainers look at none."""
+    """The samples of a batch. A view of a sample is made only on request, because many trainers use none."""
 
     def __init__(self, slot: memoryview, places: Sequence[tuple[int, int]] | Places, cut: Cut[S]) -> None:
         self._slot, self._places, self._cut = slot, places, cut
@@ -148,9 +147,9 @@ class TimedBatches(Iterator[Batch]):
 
     @abstractmethod
     def take(self, timeout_seconds: float | None = None) -> Batch | None:
-        """Return the next batch; None if it is not ready within the timeout: then call again, unless it is the first.
+        """Return the next batch, or None if it is not ready within the timeout.
 
-        The first batch can be requested only once, because the request begins the epoch.
+        After None, call again. Only the first batch can't be requested again, because its request begins the epoch.
         Raises StopIteration after the last batch, and DlemuError if a batch can't be made.
         """
 
@@ -173,10 +172,7 @@ class Loader(Protocol):
         return
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
-        """Deliver the batches of an epoch, if possible as `TimedBatches`, with which the trainer needs no extra thread.
-
-        Raises DlemuError if a batch can't be made.
-        """
+        """Deliver an epoch's batches, if possible as `TimedBatches`: these need no thread. Raises DlemuError."""
 
     def explain(self, error: Exception) -> DlemuError | None:
         """Return an error for users if `error` is the framework's exception for a worker that died, else None."""
@@ -192,20 +188,23 @@ class Preprocessing:
 
     def __init__(self, reader: Reader, random: np.random.Generator, threads: int = 1) -> None:
         """`threads` is the number of threads that share the samples of a batch."""
-        self._duration, self._random, self._threads = reader.preprocess_time, random, threads
+        self._duration = reader.preprocess_time
+        self._random = random
+        self._threads = threads
         burns = reader.preprocess == "burn" and not is_zero(self._duration)
         self._burners = BurnerThreads(threads) if burns else None
         self._drawn_seconds: NDArray[np.float64] = np.empty(0)
 
     def spend(self, samples: int) -> tuple[int, int]:
-        """Spend the time of preprocessing this number of samples; return (wall time, CPU time) in ns."""
+        """Take as long as preprocessing `samples` samples would; return (wall time, CPU time) in ns."""
         if is_zero(self._duration) or not samples:
             return 0, 0
         if len(self._drawn_seconds) < samples:
             drawn = draw_seconds(self._duration, self._random, max(DRAWN_AT_ONCE, samples))
             self._drawn_seconds = np.concatenate([self._drawn_seconds, drawn])
         batch_seconds, self._drawn_seconds = np.split(self._drawn_seconds, [samples])
-        seconds, cpu_ns = float(batch_seconds.sum()), 0
+        seconds = float(batch_seconds.sum())
+        cpu_ns = 0
         began_ns = time.monotonic_ns()
         if self._burners is None:
             time.sleep(seconds / self._threads)
@@ -215,10 +214,11 @@ class Preprocessing:
 
 
 class BatchMaker:
-    """Makes batches in one worker: fetches the planned samples into a buffer; records times, bytes and CPU time."""
+    """Makes batches in one worker: fetches the planned samples into a buffer, and records times, bytes and CPU time."""
 
     def __init__(self, spec: LoaderSpec, worker: int) -> None:
-        self._worker, self._phases = worker, spec.phases
+        self._worker = worker
+        self._phases = spec.phases
         self._plans = {name: PlanAhead(phase.plan, phase.batch_size) for name, phase in spec.phases.items()}
         self._fetchers = {name: Fetcher(phase.fetch) for name, phase in spec.phases.items()}
         self._accounting = ThreadAccounting()

@@ -25,5 +25,6 @@ class Loader(LoaderBase):
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
         plan = PlanAhead(self._spec.phases[phase].plan, self._spec.phases[phase].batch_size)
         for step in range(1, steps + 1):
-            (samples, sample_hash), now_ns = plan.batch(epoch, step), time.monotonic_ns()
+            samples, sample_hash = plan.batch(epoch, step)
+            now_ns = time.monotonic_ns()
             yield Batch(None, BatchTrace(0, NO_PLACES, now_ns, now_ns, 0, 0, 0, len(samples), 0, 0, sample_hash))

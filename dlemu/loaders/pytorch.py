@@ -12,8 +12,6 @@ from dlemu.loaders.traits_base import LoaderTraits
 
 
 class Traits(LoaderTraits):
-    """The default traits: workers read by `BatchMaker`."""
-
     framework = "PyTorch"
     packages = ("torch",)
     module = "torch"

@@ -18,11 +18,10 @@ from dlemu.loaders.loader_base import Interleave, LoaderSpec
 from dlemu.loaders.traits_base import LoaderTraits
 
 _BUFFER_BYTES = 256 << 10  # read size of tf.data.TFRecordDataset without `reader.transfer_size`
+# Bytes of records to take from a file per turn; two turns of each file are in memory. Each turn wakes another thread of
+# tf.data: with records of 100 kB, turns of 1 MiB are a tenth slower than turns of 2 MiB; 4 MiB are no faster
 _TURN_BYTES = 2 << 20
-"""Bytes of records to take from a file per turn; two turns of each file are in memory. Each turn wakes another thread
-of tf.data: with records of 100 kB, turns of 1 MiB are a tenth slower than turns of 2 MiB; 4 MiB are no faster."""
-_RANK_BYTES = 64 << 20
-"""Private memory of a rank besides its buffers, measured with TensorFlow 2.21 forked after import, three epochs."""
+_RANK_BYTES = 64 << 20  # private memory of a rank besides its buffers, if it is forked after TensorFlow 2.21's import
 
 
 class Traits(LoaderTraits):
@@ -61,20 +60,22 @@ class Traits(LoaderTraits):
 
     def rank_bytes(self, spec: LoaderSpec) -> int:
         """Return the bytes of a rank's memory: records read ahead, batches in the making, batches ready or in use."""
-        fetch, batch_size = spec.phases["train"].fetch, spec.phases["train"].batch_size
-        record_bytes = fetch.nominal_sample_bytes
-        image_bytes = fetch.resize_bytes or record_bytes
-        in_the_making, ready = spec.computation_calls + 1, spec.reader.prefetch_size + 2
-        batches_bytes = batch_size * (in_the_making * (record_bytes + image_bytes) + ready * image_bytes)
-        return samples_ahead(spec) * record_bytes + batches_bytes + _RANK_BYTES
+        train = spec.phases["train"]
+        record_bytes = train.fetch.nominal_sample_bytes
+        image_bytes = train.fetch.resize_bytes or record_bytes
+        in_the_making = spec.computation_calls + 1
+        ready_or_in_use = spec.reader.prefetch_size + 2
+        sample_bytes = in_the_making * (record_bytes + image_bytes) + ready_or_in_use * image_bytes
+        return samples_ahead(spec) * record_bytes + train.batch_size * sample_bytes + _RANK_BYTES
 
 
 def samples_ahead(spec: LoaderSpec) -> int:
     """Return how many samples have been read but are not in a batch: those in the shuffle window, and those read ahead.
 
-    Read ahead are, of each open file: the records that wait for its turn, one in transit, and those in its read buffer.
+    Of each open file, tf.data reads ahead the records that wait for its turn, one in transit, and one read buffer.
     """
-    fetch, turns = spec.phases["train"].fetch, spec.interleave or Interleave(files=1)
+    fetch = spec.phases["train"].fetch
+    turns = spec.interleave or Interleave(files=1)
     samples_per_file = fetch.layout.num_samples_per_file
     buffered = ceil((spec.reader.transfer_size or _BUFFER_BYTES) / max(1, fetch.nominal_sample_bytes))
     if turns.files == 1:  # `PhasePipeline` then uses flat_map instead of interleave

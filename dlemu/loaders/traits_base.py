@@ -11,8 +11,7 @@ from datagen.spec import DatasetSpec
 from dlemu.config.schema import Reader, Workload
 from dlemu.loaders.loader_base import Interleave, LoaderSpec
 
-PROCESS_BYTES = 24 << 20
-"""Private memory of one idle rank or worker, measured on CPython 3.11 with PyTorch 2.13 forked after import."""
+PROCESS_BYTES = 24 << 20  # private memory of an idle rank or worker (CPython 3.11, forked after PyTorch 2.13's import)
 
 
 class LoaderTraits:
@@ -44,14 +43,11 @@ class LoaderTraits:
         return False
 
     def interleave(self, reader: Reader, dataset: DatasetSpec) -> Interleave | None:
-        """Return how files take turns if they are read as streams; None if samples are read by position.
-
-        Streams follow a `StreamPlan`: each rank has files of its own, whatever settings shuffle the samples.
-        """
+        """Return how files take turns if read as streams (`StreamPlan`); None: samples are read by position."""
         return None
 
     def settings_used(self, dataset_format: str) -> Collection[str]:
-        """Return the settings that have an effect, of `reader.computation_threads`, `transfer_size`, `shuffle_size`."""
+        """Return which of `reader.computation_threads`, `transfer_size` and `shuffle_size` have an effect."""
         return () if self.reads_files(dataset_format) else ("reader.transfer_size",)
 
     def batches_ahead(self, spec: LoaderSpec) -> int:
@@ -70,14 +66,13 @@ class LoaderTraits:
         """Return sentences for the result about what can't be measured with this loader."""
         if not self.reads_files(dataset_format):
             return ()
-        return (
-            f"the ceiling leaves out the readers and decoders of {self.framework} (docs/loaders.md): if AU is low, "
-            "check whether the cores were busy before blaming the storage",
-        )
+        advice = "if AU is low, check whether the cores were busy before blaming the storage"
+        return (f"the ceiling leaves out the readers and decoders of {self.framework} (docs/loaders.md): {advice}",)
 
     def problems(self, workload: Workload) -> Iterator[str]:
         """Yield a message for each setting of the workload that this loader does not support."""
-        name, instead = workload.dataset.format, "reader.data_loader=pytorch"
+        name = workload.dataset.format
+        instead = "reader.data_loader=pytorch"
         if self.formats and name not in self.formats:
             wanted = f"one of {', '.join(self.formats)}, or {instead}"
             yield f"dataset.format is {name!r}, for which {self.framework} has no reader; wanted {wanted}"
@@ -102,9 +97,9 @@ def check_installed(data_loader: str) -> None:
     """Raise UserError if the loader's framework is not installed; called before data is generated or probed."""
     traits = traits_of(data_loader)
     if not traits.is_installed():
-        needs = f"reader.data_loader={data_loader} needs {traits.framework}, which is not installed: "
+        problem = f"reader.data_loader={data_loader} needs {traits.framework}, which is not installed"
         instead = "threads" if traits.module == "torch" else "pytorch"
-        raise UserError(f"{needs}pip install 'dlemu[{traits.extra}]', or set reader.data_loader={instead}")
+        raise UserError(f"{problem}: pip install 'dlemu[{traits.extra}]', or set reader.data_loader={instead}")
 
 
 def traits_of(data_loader: str) -> LoaderTraits:

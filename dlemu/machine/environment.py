@@ -12,7 +12,7 @@ import psutil
 
 from datagen.regular import existing_folder as existing_folder
 from datagen.storage.storage_base import StorageSpec, open_storage
-from datagen.withheld import printable, public_text
+from datagen.withheld import printable, redact_urls
 from dlemu import __version__
 from dlemu.machine.cgroup_limits import cpu_limit, memory_limit_bytes
 
@@ -75,7 +75,7 @@ def describe_storage(spec: StorageSpec, folder: str) -> StorageFacts:
     if local is not None:
         return describe_folder(existing_folder(local))
     free_bytes = storage.free_bytes(folder)
-    return StorageFacts(folder=public_text(folder), file_system=spec.type, device=storage.server, free_bytes=free_bytes)
+    return StorageFacts(folder=redact_urls(folder), file_system=spec.type, device=storage.server, free_bytes=free_bytes)
 
 
 def describe_folder(folder: str) -> StorageFacts:

@@ -19,10 +19,10 @@ https://github.com/argonne-lcf/dlio_benchmark). Published runs of v3.0 fit only 
 (https://github.com/mlcommons/storage_results_v3.0). `dlio_fork` is `compute_metrics_train` of the fork that v3.0 pins,
 as of 2026-07 (https://github.com/mlcommons/DLIO_local_changes): samples/s count the steps that AU counts.
 
-The sustained AU estimates from short epochs the AU that the storage would sustain in an endless one: the AU of counted
-steps includes batches that were read during the uncounted first step. The supply, the rate of reading while all readers
-are busy, has no such end effect (docs/metrics.md, section 2). Its uncertainty (docs/uncertainty.md) follows the GUM
-(JCGM 100:2008): independent standard uncertainties are added in quadrature; U is k = 2 times the sum (about 95 %).
+The sustained AU is the AU that the storage would sustain in an endless epoch. In a short epoch, the AU of the counted
+steps is too high: some of their batches were read during the uncounted first step. The supply, the rate of reading
+while all readers are busy, has no such error (docs/metrics.md, section 2). The uncertainty (docs/uncertainty.md)
+follows the GUM (JCGM 100:2008): independent standard uncertainties add in quadrature; U is k = 2 times the sum (95 %).
 """
 
 from __future__ import annotations
@@ -35,17 +35,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.metrics.rates import Floats, Intervals, Mean, Moments, time_within
-from dlemu.metrics.rows import Rows, StepTable, cached, in_order, step_end_ns, sum_of
+from dlemu.metrics.rows import Rows, StepTable, as_table, cached, step_end_ns, sum_of
 from dlemu.metrics.t_interval import Values, estimate
 
 
 def kept_rows(rows: Rows, exclude_start: int, exclude_end: int) -> StepTable:
-    """Return the rows that remain when each block of each rank loses its first and last steps."""
-    return in_order(rows).trimmed(exclude_start, exclude_end)
+    """Return the rows without the first `exclude_start` and the last `exclude_end` steps of each block."""
+    table = as_table(rows)
+    sizes = np.diff(table.block_start_indices, append=len(table))
+    index_in_block = np.arange(len(table)) - np.repeat(table.block_start_indices, sizes)
+    return table[(index_in_block >= exclude_start) & (index_in_block < np.repeat(sizes, sizes) - exclude_end)]
 
 
 def au_percent(rows: Rows) -> float:
-    """Return compute / (wait + compute + sync): of `kept_rows` the headline `au`; of all rows MLPerf's `au_rules`."""
+    """Return compute / (wait + compute + sync), %: the headline `au` of kept rows, MLPerf's `au_rules` of all rows."""
     total = total_ns(rows)
     return 100.0 * sum_of(rows, "compute_ns") / total if total else math.nan
 
@@ -61,7 +64,7 @@ def au_dlio_percents(rows: Rows, exclude_start: int = 1, exclude_end: int = 0) -
     Blocks are weighted by their steps, ranks equally.
     """
     percents = []
-    for epoch in in_order(rows).by_epoch:
+    for epoch in as_table(rows).by_epoch:
         v2, v1 = [], []
         for rank_rows in epoch.by_rank:
             blocks = [block_times(block) for block in rank_rows.by_block]
@@ -110,7 +113,7 @@ class BlockTimes:
 
 @dataclass(frozen=True)
 class Rated:
-    """AU and rate by one formula; NaN if no time remains to divide by (0 by `rate_fork`)."""
+    """AU and rate by one formula; NaN if no time is counted (0 from `rate_fork`)."""
 
     au: float
     """Share of the time, 0 to 1."""
@@ -181,8 +184,8 @@ class Supply:
     """Time in which they were read, summed over the accelerators."""
     edge_ns: float = 0.0
     """Standard uncertainty of `read_ns`: how much was read of the batches under way at the end is unknown."""
-    at_least: bool = False
-    """Whether this is a lower bound: the epoch had too few batches to keep all readers busy."""
+    is_lower_bound: bool = False
+    """Whether the supply may be higher, because the epoch had too few batches to keep all readers busy."""
 
     @property
     def percent(self) -> float:
@@ -198,7 +201,7 @@ class _Batches:
     """
 
     def __init__(self, rows: StepTable, *, computed: bool = False) -> None:
-        first, last = rows.ends
+        first, last = rows.block_ends
         start = first["free_ns"][0]
         self._blocks = first["free_ns"] - start, step_end_ns(last) - start
         self._compute = rows["compute_ns"]
@@ -228,22 +231,22 @@ class _Batches:
 def supplies_of(table: StepTable) -> list[Supply]:
     """Return the supply of each epoch, from the training rows of all ranks.
 
-    It is measured from the start of the first batch until a rank starts its last one, without the time between blocks;
-    if no batch of the epoch is complete by then, until the first rank has all of its batches (`at_least`).
+    It is measured from the start of the first batch until a rank starts its last one, without the time between blocks.
+    If no batch of the epoch is complete by then, it is measured until a rank has all of its batches (`is_lower_bound`).
     """
     supplies = []
     for epoch in table.by_epoch:
         ranks = [_Batches(rank_rows) for rank_rows in epoch.by_rank]
         begin, end = min(rank.begins.min() for rank in ranks), min(rank.begins.max() for rank in ranks)
-        at_least = all(rank.ends.min() > end for rank in ranks)
-        if at_least:
+        is_lower_bound = all(rank.ends.min() > end for rank in ranks)
+        if is_lower_bound:
             end = min(rank.ends.max() for rank in ranks)
         windows = [rank.training_clock(np.array([begin, end])) for rank in ranks]
         reads = [rank.done_between(window) for rank, window in zip(ranks, windows, strict=True)]
         # The standard uncertainty of a share that may be anything from 0 to 1 is 1 / sqrt(12) (GUM, 4.3.7).
         edge_ns = math.sqrt(sum(rank.square_under_way(end) for rank in ranks) / 12)
         read_ns, time_ns = float(np.sum(reads)), float(np.ptp(windows, axis=1).sum())
-        supplies.append(Supply(read_ns=read_ns, time_ns=time_ns, edge_ns=edge_ns, at_least=at_least))
+        supplies.append(Supply(read_ns=read_ns, time_ns=time_ns, edge_ns=edge_ns, is_lower_bound=is_lower_bound))
     return supplies
 
 
@@ -258,25 +261,23 @@ def _total(supplies: list[Supply]) -> Supply:
 
 def sustained_au(rows: Rows, kept: Rows) -> Mean:
     """Return the sustained AU, of all rows and of each epoch: the smaller of supply and AU of the kept steps."""
-    kept, supplies = in_order(kept), supplies_of(rows)
-    kept_by_epoch = [kept.of("epoch", epoch.values("epoch")) for epoch in in_order(rows).by_epoch]
-    return Mean(
-        mean=_smallest(_total(supplies).percent, au_percent(kept)),
-        per_epoch=tuple(
-            _smallest(supply.percent, au_percent(epoch)) for supply, epoch in zip(supplies, kept_by_epoch, strict=True)
-        ),
-    )
+    table, kept = as_table(rows), as_table(kept)
+    supplies = supplies_of(table)
+    kept_by_epoch = [kept.of("epoch", epoch.values("epoch")) for epoch in table.by_epoch]
+    epochs = zip(supplies, kept_by_epoch, strict=True)
+    per_epoch = tuple(_smallest(supply.percent, au_percent(kept_epoch)) for supply, kept_epoch in epochs)
+    return Mean(mean=_smallest(_total(supplies).percent, au_percent(kept)), per_epoch=per_epoch)
 
 
 def is_supply_known(rows: Rows) -> bool:
     """Return whether the sustained AU of these rows is a measured value; else it is only a lower bound."""
-    return not any(supply.at_least for supply in supplies_of(rows))
+    return not any(supply.is_lower_bound for supply in supplies_of(as_table(rows)))
 
 
 def prefetch_credit_percent(rows: Rows, kept: Rows) -> float | None:
-    """Return the % of the kept steps' batches, by computation time, that were read before their block's kept steps."""
+    """Return the share of the kept batches, by computation time, that was read before their block's kept steps, %."""
     total_compute_ns, read_ahead_ns = sum_of(kept, "compute_ns"), 0.0
-    for block in in_order(kept).by_block:
+    for block in as_table(kept).by_block:
         started = block["started_ns"]
         shares = (block["free_ns"][0] - started) / np.maximum(block["finished_ns"] - started, 1)
         read_ahead_ns += float(block["compute_ns"] @ np.clip(shares, 0, 1))
@@ -290,7 +291,7 @@ def _smallest(*percents: float) -> float | None:
 
 
 COVERAGE = 2.0  # k, the factor from the combined standard uncertainty to U
-_CONFIDENCE = 0.9545  # that a normal distribution has within +- 2 standard deviations
+_CONFIDENCE = 0.9545  # share of a normal distribution within +- 2 standard deviations
 _WINDOW_SECONDS, _WINDOW_STEPS = 1.0, 2
 """Shortest window of time in which the AU is computed, in seconds and in steps: long compared with a step, and with the
 time slices of drives, caches and throttles."""
@@ -312,7 +313,8 @@ class Uncertainty:
 
 def uncertainty_of(rows: Rows, kept: Rows) -> Uncertainty | None:
     """Return the uncertainty of the sustained AU of the same rows; None when too little was measured."""
-    rows, kept, supplies = in_order(rows), in_order(kept), supplies_of(rows)
+    rows, kept = as_table(rows), as_table(kept)
+    supplies = supplies_of(rows)
     total = _total(supplies)
     by_supply = total.percent < au_percent(kept)  # as in `sustained_au`
     values = _windows(rows, by_supply=True) if by_supply else _windows(kept, by_supply=False)
@@ -331,7 +333,7 @@ def uncertainty_of(rows: Rows, kept: Rows) -> Uncertainty | None:
 
 
 def _windows(rows: StepTable, *, by_supply: bool) -> Values:
-    """Return the supply of each window of time, epoch by epoch, or its AU if not `by_supply`, in percent."""
+    """Return the supply (or the AU, if not `by_supply`) of each window of time, epoch by epoch, in percent."""
     epochs = [[_Batches(rank_rows, computed=not by_supply) for rank_rows in epoch.by_rank] for epoch in rows.by_epoch]
     spans = [_span(ranks, by_supply=by_supply) for ranks in epochs]
     step_ns = sum_of(rows, "compute_ns") / max(1, len(rows))
@@ -348,7 +350,9 @@ def _windows(rows: StepTable, *, by_supply: bool) -> Values:
 
 
 def _span(ranks: list[_Batches], *, by_supply: bool) -> tuple[float, float]:
-    """Return begin and end of the time of an epoch that is divided into windows, on the training clock."""
+    """Return begin and end of the part of an epoch that is divided into windows, on the training clock."""
     moments = [rank.training_clock(np.array([rank.begins.min(), rank.begins.max(), rank.ends.max()])) for rank in ranks]
     first_begin, last_begin, end = np.transpose(moments)
-    return (first_begin.min(), last_begin.min()) if by_supply else (0.0, np.maximum(end, last_begin + 1.0).max())
+    if by_supply:
+        return first_begin.min(), last_begin.min()
+    return 0.0, np.maximum(end, last_begin + 1.0).max()

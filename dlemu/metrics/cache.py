@@ -15,7 +15,7 @@ import numpy as np
 
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.rates import Floats, Mean, known, pooled, training_ns
-from dlemu.metrics.rows import Ints, Rows, StepTable, in_order, is_any, sum_of
+from dlemu.metrics.rows import Ints, Rows, StepTable, as_table, has_nonzero, sum_of
 from dlemu.plan.samples import Plan, hash_samples
 
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")  # file systems in memory, without storage behind them
@@ -25,8 +25,8 @@ COUNTED = (*ACCOUNTED, *IN_MEMORY)
 """File systems on which a count of 0 bytes means 0 bytes from storage. On others (FUSE, most network file systems) it
 means that the kernel does not count."""
 NOT_READ_PERCENT, PARTLY_READ_PERCENT = 50.0, 95.0
-"""Below these shares of bytes from storage, data counts as not read, or only partly read, from storage."""
-WANTED_RATIO = 5.0  # smallest dataset / the hosts' memory that MLPerf Storage allows (rules v2.0, 2.1)
+"""If a smaller share of the bytes came from storage, data counts as not read, or only partly read, from storage."""
+WANTED_RATIO = 5.0  # minimum of dataset size / memory of the hosts that MLPerf Storage allows (rules v2.0, 2.1)
 
 
 class CacheProof(NamedTuple):
@@ -43,7 +43,7 @@ def prove(
     rows: Rows, *, file_system: str, odirect: bool, evicted: bool, dataset_bytes: int, memory_bytes: int
 ) -> CacheProof:
     """Return the proof from training rows; `evicted`: the dataset was evicted from the page cache before reading."""
-    is_counted = is_any(rows, "storage_bytes") or file_system in COUNTED
+    is_counted = has_nonzero(rows, "storage_bytes") or file_system in COUNTED
 
     def from_storage_percent(table: StepTable) -> float:
         app_bytes = sum_of(table, "app_bytes")
@@ -54,12 +54,12 @@ def prove(
     lowest = min(percents, default=100.0)
     may_be_cached = bool(memory_bytes) and dataset_bytes < WANTED_RATIO * memory_bytes and not (odirect or evicted)
     finding = None
-    numbers = dict[str, Number]()
+    numbers: dict[str, Number] = {}
     if not odirect:
         numbers["would_help"] = "reader.odirect=true" + ("" if evicted else " or reader.evict_page_cache=epochs")
     if memory_bytes:
         numbers["dataset_to_memory_ratio"] = dataset_bytes / memory_bytes
-    if len(rows) and not is_any(rows, "app_bytes"):
+    if len(rows) and not has_nonzero(rows, "app_bytes"):
         finding = Finding(Code.NO_DATA_FROM_STORAGE, "loud")
     elif len(rows) and file_system in IN_MEMORY:
         finding = Finding.of(Code.NO_DATA_FROM_STORAGE, "loud", pattern="in_memory", file_system=file_system)
@@ -75,12 +75,12 @@ def prove(
 def served_by_storage(rows: Rows, accounted: Mean, device: Mean) -> float | None:
     """Return the percentage of the bytes read that came from storage, at most 100; None if unknown.
 
-    For each epoch it takes the smaller of `accounted` (`CacheProof.from_storage_percent`) and `device` (the devices'
-    bytes): devices also serve other programs, and read-ahead must not offset cached reads of another epoch.
+    An epoch counts with the smaller of its percentages by the kernel (`accounted`) and by the devices (`device`), which
+    also serve other programs. It counts with at most 100, so that its read-ahead can't offset another's cached reads.
     """
     total_bytes, weighted_percents = 0, 0.0
-    for epoch, *counted in zip_longest(in_order(rows).by_epoch, accounted.per_epoch, device.per_epoch):
-        percents = [percent for percent in counted if percent is not None]
+    for epoch, *both in zip_longest(as_table(rows).by_epoch, accounted.per_epoch, device.per_epoch):
+        percents = [percent for percent in both if percent is not None]
         app_bytes = sum_of(epoch, "app_bytes")
         if percents:
             total_bytes += app_bytes
@@ -100,7 +100,7 @@ class Delivered(NamedTuple):
 
 def device_metrics(rows: Rows, devices: list[Delivered]) -> tuple[Mean, Mean]:
     """Return the MB/s of all devices, and their bytes in % of the bytes that the application read; None without any."""
-    epochs = in_order(rows).by_epoch
+    epochs = as_table(rows).by_epoch
     megabytes = _delivered(rows, devices) if devices else [math.nan] * len(epochs)
     app_megabytes = [sum_of(epoch, "app_bytes") / 1e6 for epoch in epochs]
     return _ratios(megabytes, [training_ns(epoch) / 1e9 for epoch in epochs]), _ratios(megabytes, app_megabytes, 100)
@@ -108,13 +108,13 @@ def device_metrics(rows: Rows, devices: list[Delivered]) -> tuple[Mean, Mean]:
 
 def device_request_kib(rows: Rows, megabytes: list[Delivered], requests: list[Delivered]) -> Mean:
     """Return the mean size of the devices' reads, KiB, from their MB/s and reads/s; None if they read nothing."""
-    # NaN becomes 0: an epoch without enough readings counts neither bytes nor reads.
+    # An epoch without enough readings (NaN) counts with 0 bytes and 0 reads.
     moved_mb, reads = (np.nan_to_num(_delivered(rows, devices)).tolist() for devices in (megabytes, requests))
     return _ratios(moved_mb, reads, 1e6 / 1024)
 
 
 def _ratios(amounts: list[float], totals: list[float], unit: float = 1.0) -> Mean:
-    """Return `unit` x amount / total, of all epochs together and of each; None if one is NaN, or the total is 0."""
+    """Return `unit` x amount / total, of all epochs together and of each; None if an operand is NaN or the total 0."""
 
     def ratio(amount: float, total: float) -> float | None:
         return known(unit * amount / total) if total else None
@@ -132,13 +132,13 @@ def _delivered(rows: Rows, devices: list[Delivered]) -> list[float]:
         begin_ns, end_ns = int(host_rows["free_ns"].min()), int(host_rows["met_ns"].max())
         return delivered_between(device.time_ns, device.rate, begin_ns, end_ns)
 
-    return [sum(total(device, epoch) for device in devices) for epoch in in_order(rows).by_epoch]
+    return [sum(total(device, epoch) for device in devices) for epoch in as_table(rows).by_epoch]
 
 
 def delivered_between(time_ns: Ints, rate: Floats, begin_ns: int, end_ns: int) -> float:
     """Return the integral of a rate per second over a span, from the last reading before it to the first one after it.
 
-    NaN if readings are missing for more than 5 % of the span, by which the integral could be wrong.
+    If readings are missing for more than 5 % of the span, the result is NaN: it could be wrong by as much.
     """
     first = max(0, int(np.searchsorted(time_ns, begin_ns, side="right")) - 1)
     last = int(np.searchsorted(time_ns, end_ns))
@@ -184,7 +184,7 @@ def _planned_hash(plan: Plan, epoch: int, steps: int) -> int:
     in_epoch = partial(plan.samples_at, epoch)
     rank_samples, used = plan.steps_per_epoch * plan.batch_size, steps * plan.batch_size
     if type(plan) is Plan and used == rank_samples:
-        # A complete epoch has all samples but the last ones of its order, too few for a step. So hash all samples in
+        # A complete epoch drops only the last samples of its order, too few for a step. So hash all samples in
         # ascending order, and look up only the dropped ones in the shuffled order.
         dropped = hash_sum(plan.ranks * rank_samples, plan.num_samples, in_epoch)
         return hash_sum(0, plan.num_samples, lambda samples: samples) - dropped

@@ -3,16 +3,16 @@
     MB/s of a window   | 200 200 200 200 200 200   80  80  80  80  80  80 |
                                              change to 40 % ^ at the first slow window
 
-Throughput: the run is cut into windows of time. A window's throughput is what the storage *can* deliver only while
-accelerators wait and workers are blocked in reads; else it is a lower bound, that is, right-censored. Gehan's scores
-(A generalized Wilcoxon test for comparing arbitrarily singly-censored samples, Biometrika 52, 1965) compare such values
-in Pettitt's change-point test (A non-parametric approach to the change-point problem, Applied Statistics 28, 1979),
-which is repeated on either side of each change (binary segmentation: Vostrikova, Soviet Mathematics Doklady 24, 1981).
-The tests use the order of the values, not their size, so bursts of a throttle and heavy tails carry no extra weight.
+Changes are found in the throughput of windows of time. While accelerators wait and workers are blocked in reads, the
+throughput is what the storage *can* deliver; else it is a lower bound, that is, right-censored. Gehan's scores compare
+such values (A generalized Wilcoxon test for comparing arbitrarily singly-censored samples, Biometrika 52, 1965).
+Pettitt's test finds a change in them (A non-parametric approach to the change-point problem, Applied Statistics 28,
+1979), and is repeated on either side of it (binary segmentation: Vostrikova, Soviet Mathematics Doklady 24, 1981). It
+uses the order of the values, not their size, so bursts of a throttle and heavy tails carry no extra weight.
 
-Read times: they may show a change that throughput doesn't, with few large steps or heavy tails. The logarithm of a
-batch's time per byte has no heavy tails, so few batches suffice. n concurrent reads count as one, because they share
-the storage. Read times and total throughput must both change; else only the number of readers changed.
+With few large steps or heavy tails, throughput may hide a change that read times show. The logarithm of a batch's time
+per byte has no heavy tails, so few batches suffice. n concurrent reads count as one, because they share the storage.
+Read times and total throughput must both change; else only the number of readers changed.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from numpy.typing import NDArray
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.loss import fetch_ns, worker_time
 from dlemu.metrics.rates import Floats, Intervals, during, under_way
-from dlemu.metrics.rows import Rows, StepTable, cached, in_order, is_any, sum_of, training_start_ns
+from dlemu.metrics.rows import Rows, StepTable, as_table, cached, has_nonzero, sum_of, training_start_ns
 from dlemu.metrics.t_interval import quantile
 
 SIGNIFICANCE = 0.001  # false-alarm rate of each test
 MIN_FACTOR = 1.25  # smallest ratio of the speeds before and after a change that is reported
-MIN_WINDOWS = 6  # fewest on either side of a change: fewer slow or fast windows are a stall or a burst
-# A window shows what the storage can deliver if accelerators waited for this share of its time while this share of the
-# usual number of workers was blocked in reads. A read counts if this share of the usual number of reads was under way.
-_MIN_WAIT_SHARE, _MIN_READERS_SHARE = 0.1, 0.7
-_MIN_FROM_STORAGE = 0.5  # a window or a read counts if so much of it came from storage, relative to uncached reads
+MIN_WINDOWS = 6  # windows needed on either side of a change: fewer slow or fast windows are a stall or a burst
+# A window shows what the storage can deliver only if accelerators waited while enough workers were blocked in reads.
+_MIN_WAIT_SHARE = 0.1  # share of the window's time for which accelerators waited
+_MIN_READERS_SHARE = 0.7  # number of readers / its median; batches whose read times are compared need it, too
+_MIN_FROM_STORAGE = 0.5  # share of a window's or a read's bytes from storage, relative to uncached reads; else left out
 STALL_SECONDS, _STALL_BATCHES = 1.0, 5  # shortest stall, in seconds and in median batch times
-_MIN_READS, _MIN_INDEPENDENT = 8, 3.0  # fewest reads, and independent reads, on either side of a change of read times
-MAX_ROWS = 200_000  # most rows whose read times are examined: in longer runs, heavy tails average out in each window
+_MIN_READS, _MIN_INDEPENDENT = 8, 3.0  # reads, and independent reads, needed on either side of a change of read times
+MAX_ROWS = 200_000  # read times of more rows are not examined: in longer runs, windows average out heavy tails
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class Throughput:
 
     @property
     def level(self) -> float:
-        """The median speed. If enough windows are at the limit, lower bounds below their median are left out."""
+        """The median speed. If enough windows are at the limit, lower bounds below the median of these are left out."""
         at_limit = self.mb_per_second[self.limits]
         if len(at_limit) < MIN_WINDOWS:
             return float(np.median(self.mb_per_second))
@@ -98,14 +98,14 @@ class Throughput:
 
     @property
     def gehan_scores(self) -> Floats:
-        """For each window, the number of certainly slower windows minus certainly faster ones: 3 1 2 -> 2 -2 0."""
+        """For each window, the number of certainly slower windows minus that of certainly faster: 3 1 2 -> 2 -2 0."""
         is_faster = (self.mb_per_second[:, np.newaxis] > self.mb_per_second) & self.limits[np.newaxis, :]
         return np.asarray(is_faster.sum(axis=1) - is_faster.sum(axis=0), float)
 
 
 def find_unsteadiness(rows: Rows, *, preprocesses: bool) -> Iterator[Finding]:
-    """Yield each change of speed, each stall, and explanations; the `pattern` of a finding determines its numbers."""
-    table = in_order(rows)
+    """Yield each change of speed, each stall, and their explanations; a finding's `pattern` determines its numbers."""
+    table = as_table(rows)
     changes = find_speed_changes(table, preprocesses=preprocesses)
     for change in changes:
         numbers = {name: value for name, value in asdict(change).items() if value is not None}
@@ -122,8 +122,8 @@ def not_steady(pattern: str, **numbers: Number) -> Finding:
 
 
 def find_speed_changes(rows: Rows, *, preprocesses: bool = False) -> tuple[SpeedChange, ...]:
-    """Return the changes of the storage's speed in training rows, in order; by read times if throughput has none."""
-    table = in_order(rows)
+    """Return the changes of the storage's speed in training rows, in order; if throughput has none, by read times."""
+    table = as_table(rows)
     windows, stalls = throughput_of(table, preprocesses=preprocesses), find_stalls(table)
     window_seconds = float(np.median(np.diff(windows.at_seconds))) if len(windows) > 1 else 0.0
     is_stalled = np.zeros(len(windows), np.bool_)
@@ -139,7 +139,7 @@ def find_speed_changes(rows: Rows, *, preprocesses: bool = False) -> tuple[Speed
 
 
 def _loses_time(table: StepTable, stalls: Sequence[Stall]) -> bool:
-    """Return whether accelerators waited outside of stalls and first steps: else slower reads had no effect."""
+    """Return whether accelerators waited outside of stalls and first steps; else, slower reads had no effect."""
     is_later = table["step"] > 1
     stalled_ns = 1e9 * sum(stall.seconds for stall in stalls) * len(table.by_rank)
     waited_ns = float(table["wait_ns"][is_later].sum()) - stalled_ns
@@ -164,13 +164,12 @@ def changes_of(windows: Throughput) -> tuple[SpeedChange, ...]:
                 )
                 for at_seconds, (before, after) in zip(windows.at_seconds[bounds].tolist(), levels, strict=True)
             )
-        del bounds[factors.index(min(factors))]  # the smallest change: the segments beside it become one
+        del bounds[factors.index(min(factors))]  # joins the segments on either side of the smallest change
     return ()
 
 
-def throughput_of(rows: Rows, *, preprocesses: bool = False) -> Throughput:
-    """Return the storage's throughput in windows of equal length, without those mostly served by the page cache."""
-    table = in_order(rows)
+def throughput_of(table: StepTable, *, preprocesses: bool) -> Throughput:
+    """Return the storage's throughput in windows of equal length, without windows served mostly by the page cache."""
     origin_ns, fetch_seconds = training_start_ns(table), fetch_ns(table) / 1e9
     has_reads = (table["app_bytes"] > 0) & (fetch_seconds > 0)
     if has_reads.sum() < 2 * MIN_WINDOWS:
@@ -178,13 +177,13 @@ def throughput_of(rows: Rows, *, preprocesses: bool = False) -> Throughput:
     starts, ends, free = ((table[name] - origin_ns) / 1e9 for name in ("started_ns", "finished_ns", "free_ns"))
     storage_mb, app_mb = table[storage_column(table)] / 1e6, table["app_bytes"] / 1e6
     wait_seconds, blocked_seconds = table["wait_ns"] / 1e9, worker_time(table, preprocesses).storage / 1e9
-    # Storage bytes per byte read of uncached batches: below 1 on a file system that compresses.
+    # Bytes from storage / bytes read, of uncached batches: below 1 on a file system that compresses
     uncached_ratio = min(1.0, np.quantile(storage_mb[has_reads] / app_mb[has_reads], 0.9))
     if uncached_ratio < 0.1:  # nearly all batches were cached, so the ratio is unknown
         uncached_ratio = 1.0
-    epochs = [table["epoch"] == epoch for epoch in np.unique(table["epoch"][has_reads])]  # a mask of rows for each
+    epochs = [table["epoch"] == epoch for epoch in np.unique(table["epoch"][has_reads])]  # masks of their rows
     read_seconds = sum(np.ptp(starts[in_epoch & has_reads]) for in_epoch in epochs)
-    # Windows hold 4 batches of all ranks or more. The scores compare every pair of windows: there are 400 at most.
+    # A window has at least 4 batches. There are at most 400 windows, because the scores compare each with each.
     batch_seconds = read_seconds / int(has_reads.sum())
     window_seconds = max(0.25, read_seconds / 400, 4 * batch_seconds, np.median(fetch_seconds[has_reads]))
     by_epoch = []
@@ -197,7 +196,7 @@ def throughput_of(rows: Rows, *, preprocesses: bool = False) -> Throughput:
         wait_intervals = Intervals(free[waits], free[waits] + wait_seconds[waits], edges)
         wait_share = wait_intervals.rates(wait_seconds[waits]) / len(table.by_rank)
         by_epoch.append(np.vstack([edges[:-1], *rates, wait_share]))
-    # One value per window; the seconds per second that workers were blocked in reads are a number of readers.
+    # One value per window. Seconds that workers were blocked in reads, per second, are a number of readers.
     at_seconds, storage_rate, app_rate, readers, wait_share = np.concatenate(by_epoch, axis=1)
     is_uncached = storage_rate > _MIN_FROM_STORAGE * uncached_ratio * app_rate
     is_waiting = is_uncached & (wait_share >= _MIN_WAIT_SHARE)
@@ -207,8 +206,8 @@ def throughput_of(rows: Rows, *, preprocesses: bool = False) -> Throughput:
 
 
 def storage_column(rows: StepTable) -> str:
-    """Return the name of the column of bytes from storage, or of bytes read if the kernel did not count those."""
-    return "storage_bytes" if is_any(rows, "storage_bytes") else "app_bytes"
+    """Return the name of the column of bytes from storage or, if the kernel did not count these, of bytes read."""
+    return "storage_bytes" if has_nonzero(rows, "storage_bytes") else "app_bytes"
 
 
 @cached
@@ -227,7 +226,7 @@ def find_stalls(table: StepTable) -> tuple[Stall, ...]:
         for gap in np.flatnonzero(np.diff(completed) >= min_seconds):
             begin, end = float(completed[gap]), float(completed[gap + 1])
             half = (end - begin) / 2
-            # A stall needs a batch whose reads took at least from the middle of the gap to its end.
+            # In a stall, the reads of some batch take at least from the middle of the gap to its end.
             was_reading = in_epoch & (starts <= begin + half) & (ends >= end) & (reading >= half)
             waited = float((np.minimum(wait_ends, end) - np.maximum(free, begin)).max())
             if was_reading.any() and waited >= _MIN_WAIT_SHARE * (end - begin):
@@ -236,7 +235,7 @@ def find_stalls(table: StepTable) -> tuple[Stall, ...]:
 
 
 def _change_points(windows: Throughput) -> list[int]:
-    """Return the indices of the windows at which the speed changes, in order; searches on both sides of each change."""
+    """Return the indices of the windows from which on the speed is another, in order."""
     change = _lasting_change(windows, SIGNIFICANCE) or _temporary_change(windows) or _change_in_segment(windows)
     if not change:
         return []
@@ -245,7 +244,7 @@ def _change_points(windows: Throughput) -> list[int]:
 
 
 def _temporary_change(windows: Throughput) -> int | None:
-    """Return the start of a temporary speed (100 100 50 50 100 100), which Pettitt's test has little power to find.
+    """Return the start of a temporary change (100 100 50 50 100 100), which Pettitt's test has little power to find.
 
     Kuiper's test (Tests concerning random points on a circle, Indagationes Mathematicae 22, 1960) uses the range of the
     same cumulative sums. Between their minimum and maximum, the speed is above (or below) that before and after.
@@ -264,7 +263,7 @@ def _temporary_change(windows: Throughput) -> int | None:
 
 
 def _change_in_segment(windows: Throughput) -> int | None:
-    """Return a change in a segment of the windows, for several changes that cancel out over all windows.
+    """Return a change in a segment of the windows, because several changes may cancel out over all windows.
 
     Seeded binary segmentation (Kovacs, Buehlmann, Li, Munk, Biometrika 110, 2023), with a Bonferroni correction.
     """
@@ -297,23 +296,23 @@ def _factor(before: float, after: float) -> float:
 
 
 def _find_first_touch(changes: Sequence[SpeedChange], table: StepTable) -> Iterator[Finding]:
-    """Yield that the first epoch was slow, if the only change is a rise of speed at its end.
+    """Yield a finding if the first epoch was slow: the only change is a rise of speed at its end.
 
-    A volume restored from a snapshot, for example, loads each block at its first read and is slow until then.
+    A volume restored from a snapshot, for example, loads each block at its first read, which is slow.
     """
     if len(table.by_epoch) < 2 or len(changes) != 1 or changes[0].percent < 100:
         return
     change = changes[0]
     gb = sum_of(table.by_epoch[0], storage_column(table)) / 1e9
-    if abs(change.gb_before - gb) <= 0.1 * gb:  # the change is located to within a window, or a few batches
+    if abs(change.gb_before - gb) <= 0.1 * gb:  # a change is located only to within a window, or a few batches
         first, later = change.mb_per_second_before, change.mb_per_second_after
         yield not_steady("first_touch", gb=gb, mb_per_second_first=first, mb_per_second_after=later)
 
 
 def find_ran_out(changes: Sequence[SpeedChange]) -> Iterator[Finding]:
-    """Yield that a cache or a burst credit ran out, if speed falls each time after about as many fast bytes.
+    """Yield a finding if a cache or a burst credit ran out: speed falls each time after about as many fast bytes.
 
-    Fall at 10 GB, rise at 15, fall at 25: `gb` = 10 were fast, `times` = 2. Two falls are proof; one is only a hint,
+    A fall at 10 GB, a rise at 15 and a fall at 25 give `gb` = 10 and `times` = 2. Two falls are proof. One is a hint,
     because other load that begins at that moment looks the same.
     """
     falls, rises = changes[::2], changes[1::2]
@@ -322,7 +321,7 @@ def find_ran_out(changes: Sequence[SpeedChange]) -> Iterator[Finding]:
         return
     fast_from_gb = [0.0, *(rise.gb_before for rise in rises)]
     fast_gb = [fall.gb_before - begin for fall, begin in zip(falls, fast_from_gb, strict=True)]
-    if min(fast_gb) > 0 and max(fast_gb) <= 1.3 * min(fast_gb):  # tolerance: changes are located to within a window
+    if min(fast_gb) > 0 and max(fast_gb) <= 1.3 * min(fast_gb):  # a change is located only to within a window
         yield not_steady(
             "ran_out",
             gb=sum(fast_gb) / len(fast_gb),
@@ -333,7 +332,7 @@ def find_ran_out(changes: Sequence[SpeedChange]) -> Iterator[Finding]:
 
 
 def find_read_change(rows: StepTable, *, preprocesses: bool) -> SpeedChange | None:
-    """Return the most significant change of read times, halfway between two starts of reads; None without one."""
+    """Return the most significant change of read times, halfway between the starts of two reads; None without one."""
     starts, seconds, size_bytes, active = _usual_reads(rows, preprocesses)
     split = _significant_split(np.log(seconds / size_bytes), active)
     if split is None:
@@ -357,12 +356,12 @@ def find_read_change(rows: StepTable, *, preprocesses: bool) -> SpeedChange | No
 def _significant_split(log_times: Floats, active: Floats) -> int | None:
     """Return where the log times per byte of reads change most; None if by less than MIN_FACTOR, or perhaps by chance.
 
-    Two-sample t-tests: of single reads, and of all readers together, whose time per byte is that of a read / `active`.
+    Two-sample t-tests must agree: one of single reads, one of all readers together (time per byte / `active` readers).
     """
     count = len(log_times)
     if count < 2 * _MIN_READS:
         return None
-    concurrent = max(1.0, float(active.mean()))  # so many reads count as one independent read
+    concurrent = max(1.0, float(active.mean()))  # number of reads that count as one independent read
     split = _best_split(log_times, max(_MIN_READS, math.ceil(_MIN_INDEPENDENT * concurrent)))
     if split is None:
         return None
@@ -376,20 +375,20 @@ def _significant_split(log_times: Floats, active: Floats) -> int | None:
     # By chance, the largest t value of all splits exceeds this at the rate SIGNIFICANCE (Bonferroni).
     critical = quantile(1 - SIGNIFICANCE / 2 / max(1.0, independent), max(1, round(independent) - 2))
     if min(abs(t_single), abs(t_together)) < critical or t_single * t_together < 0:
-        return None  # not both changed, or in opposite directions
+        return None  # not both changed, or not in the same direction
     return split if math.exp(abs(float(rises[0]))) >= MIN_FACTOR else None
 
 
 def _usual_reads(rows: StepTable, preprocesses: bool) -> list[Floats]:
     """Return start (s), time blocked in reads (s), bytes and concurrency of batches, each (batches,), sorted by start.
 
-    The concurrency of a batch is the mean number of batches, itself included, whose reads were under way. Batches of
-    unusually low concurrency, and those of which less than _MIN_FROM_STORAGE came from storage, are left out.
+    The concurrency of a batch is the mean number of batches being read meanwhile, itself included. Batches of unusually
+    low concurrency, and those of which less than _MIN_FROM_STORAGE came from storage, are left out.
     """
     starts = (rows["started_ns"] - training_start_ns(rows)) / 1e9
     blocked = worker_time(rows, preprocesses).storage / 1e9
     is_read = (rows["app_bytes"] > 0) & (fetch_ns(rows) > 0) & (blocked > 0)
-    if is_any(rows, "storage_bytes"):  # else it is unknown how much came from storage
+    if has_nonzero(rows, "storage_bytes"):  # otherwise, it is unknown how much came from storage
         is_read &= rows["storage_bytes"] >= _MIN_FROM_STORAGE * rows["app_bytes"]
     order = np.flatnonzero(is_read)[np.argsort(starts[is_read], kind="stable")]
     if not len(order):
@@ -401,9 +400,9 @@ def _usual_reads(rows: StepTable, preprocesses: bool) -> list[Floats]:
     return [values[is_usual] for values in (starts, seconds, size_bytes, active)]
 
 
-def _best_split(values: Floats, fewest: int) -> int | None:
-    """Return the split into two parts of at least `fewest` values whose means differ most, in standard errors."""
-    splits = np.arange(fewest, len(values) - fewest + 1)
+def _best_split(values: Floats, min_size: int) -> int | None:
+    """Return the split into two parts of at least `min_size` values whose means differ most, in standard errors."""
+    splits = np.arange(min_size, len(values) - min_size + 1)
     if not len(splits):
         return None
     sums = np.cumsum(values - values.mean())[splits - 1]

@@ -49,7 +49,7 @@ def demand(name: str, workload: Workload) -> Demand:
     samples = data.num_files_train * data.num_samples_per_file
     seconds = mean_seconds(workload.train.computation_time)
     rate = reader.batch_size / seconds if seconds > 0 else None
-    burned = mean_seconds(reader.preprocess_time) * (reader.preprocess == "burn")
+    burned = mean_seconds(reader.preprocess_time) if reader.preprocess == "burn" else 0.0
     return Demand(
         workload=name,
         accelerator=workload.accelerator,
@@ -78,9 +78,9 @@ def sample_divisor(workload: Workload) -> float | None:
 def row_group_reads(workload: Workload) -> float:
     """Return how often a row group of Parquet is read per epoch, on average; 1 for other formats.
 
-    A worker reads each row group that has rows of its batches, in full and once. A batch of B rows begins at any
-    multiple of gcd(B, G) in a group of G rows, so it reads (B + G - gcd(B, G)) / G groups on average, while its share
-    of the data is B / G groups. For B = 4 and G = 6, a batch reads 4/3 groups instead of 2/3: groups are read twice.
+    A worker reads in full, and once, each row group that has rows of its batches. A batch of B rows may begin at each
+    multiple of gcd(B, G) in a group of G rows, so it reads (B + G - gcd(B, G)) / G groups on average, though it has the
+    rows of only B / G groups. For B = 4 and G = 6, it reads 4/3 groups instead of 2/3: each group is read twice.
     """
     data, reader = workload.dataset, workload.reader
     if data.format != "parquet" or reader.worker_streams or reader.sample_shuffle != "off":

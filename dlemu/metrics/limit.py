@@ -1,4 +1,4 @@
-"""Judges what limited a run: divides the time lost to waiting for data, and explains it (docs/metrics.md, section 6).
+"""Judges what limited a run: divides and explains the time lost to waiting for data (docs/metrics.md, section 6).
 
 "Readers" are the workers of all ranks that read; "blocked" means waiting in a read.
 """
@@ -14,16 +14,16 @@ from dlemu.metrics.loss import Causes, Work
 
 What = Literal["storage", "loader", "host CPU", "emulator", "nothing"]
 
-MIN_LOSS_PERCENT = 2.0  # nothing limited a run that lost less of its time, as in predictions: short runs vary by more
-STARVED_SHARE = 0.15  # no core is free if workers wait for one for this share of their time
-BUSY_PERCENT = 90.0  # a host, device, network or CPU limit of which this much is used has nothing to spare
-OTHER_PROGRAMS_PERCENT = 50.0  # other programs use the cores if they take this share of them, and more than the run
+MIN_LOSS_PERCENT = 2.0  # nothing limits a run, or a predicted one, that loses less of its time: short runs vary by more
+STARVED_SHARE = 0.15  # no core is free if workers wait for a core for this share of their time
+BUSY_PERCENT = 90.0  # from this utilisation on, a host, device, network or CPU limit (cgroup) has nothing to spare
+OTHER_PROGRAMS_PERCENT = 50.0  # other programs are reported if they use this share of the cores, and more than the run
 FEW_REQUESTS = 4.0  # with fewer concurrent requests, most drives and servers are partly idle
-PIECE_BYTES = 512 << 10  # of a request: the kernel splits a larger read call, and sends its requests together
-HELD_BACK_PERCENT = 10.0  # a CPU limit (cgroup) used up in this share of its periods is reported with other programs
+MAX_REQUEST_BYTES = 512 << 10  # the kernel splits a larger read call into requests of this size, sent at once
+HELD_BACK_PERCENT = 10.0  # a CPU limit used up in this share of its periods is reported besides other programs
 THROTTLED_PERCENT = 50.0  # a CPU limit used up in this share of its periods limits the run
-# The number of readers, or the size of requests, was the limit if another one multiplies the rate by this: trials of
-# seconds differ by less by chance, and a larger factor would overlook real limits.
+# If trials with other readers or larger requests are this many times faster, they show the limit: trials of seconds
+# differ by less by chance, and a larger factor would overlook real limits.
 MIN_SPEEDUP = 1.3
 
 
@@ -54,9 +54,9 @@ class Scaling:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """Facts about a run besides its steps. Those of hosts are of the busiest one, because all wait for the slowest.
+    """Facts about a run besides its steps. Facts about hosts are those of the busiest one, because all wait for it.
 
-    Unknown values are NaN; of CPU limits, memory pressure and network they are 0, as if these had no effect.
+    Unknown values are NaN, or 0 for CPU limits, memory pressure and network, as if these had no effect.
     """
 
     host_busy_percent: float = math.nan
@@ -66,7 +66,7 @@ class Context:
     cpu_limit_used_percent: float = 0.0
     """Share of the CPU limit (cgroup) that the run used, on the host with the highest share."""
     cpu_throttled_percent: float = 0.0
-    """Share of the CPU limit's periods in which it was used up, so that the run waited for the next period."""
+    """Share of the CPU limit's periods in which it was used up, so that the run had to wait for the next period."""
     memory_some_percent: float = 0.0
     """Share of the time in which some task waited for memory (`some` in /proc/pressure/memory)."""
     network_percent: float = 0.0
@@ -74,7 +74,7 @@ class Context:
     device_depth: float = math.nan
     """Mean number of requests in all devices behind the dataset together, while accelerators waited."""
     device_busy_percent: float = math.nan
-    """Use of the busiest of these devices meanwhile."""
+    """Utilisation of the busiest of these devices, while accelerators waited."""
     ceiling_au: float = math.nan
     """AU of the emulator alone, on null storage."""
     collates: bool = False
@@ -101,7 +101,7 @@ class Context:
 
     @property
     def device_is_saturated(self) -> bool:
-        """Whether the device always has requests waiting, which readers without a core could not achieve."""
+        """Whether the device always has requests waiting; readers without a core could not send that many."""
         return self.device_busy_percent >= BUSY_PERCENT and self.device_depth >= FEW_REQUESTS
 
 
@@ -143,20 +143,19 @@ def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limi
         "emulator": causes.hand_over,
     }
     suspect = max(lost_percent, key=lambda cause: lost_percent[cause])
-    ceiling = context.ceiling_au
-    # Share of the loss that remains without storage. A ceiling below the run's AU was measured at a worse moment.
-    emulator_share = (100 - ceiling) / (100 - au) if au <= ceiling else 0.0
+    # Share of the loss that remains on null storage. A ceiling below the run's AU was measured at a worse moment.
+    emulator_share = (100 - context.ceiling_au) / (100 - au) if au <= context.ceiling_au else 0.0
     if context.is_out_of_cpu_time and not context.device_is_saturated:
         limit = _core_limit("high" if causes.storage < causes.total / 2 else "medium", context)
     elif emulator_share >= 0.5:  # from 0.8 on, all other causes explain at most a fifth of the loss
-        at_ceiling = Finding.of(Code.EMULATOR_CEILING, ceiling_au_percent=ceiling, au_percent=au)
+        at_ceiling = Finding.of(Code.EMULATOR_CEILING, ceiling_au_percent=context.ceiling_au, au_percent=au)
         limit = _emulator_limit("high" if emulator_share >= 0.8 else "medium", context, at_ceiling)
-        suspect = limit.what
+        suspect = limit.what  # its part of the loss is computed here
         lost_percent = {cause: (1 - emulator_share) * percent for cause, percent in lost_percent.items()}
         lost_percent[suspect] += emulator_share * causes.total
     else:
         limit = _judge_suspect(suspect, lost_percent[suspect] / causes.total, causes, work, context)
-    if limit.what != suspect:  # the suspect's part of the loss is due to the limit
+    if limit.what != suspect:  # what the suspect seemed to cause is due to the limit
         lost_percent[limit.what] += lost_percent[suspect]
         lost_percent[suspect] = 0.0
     shares = {cause.lower().replace(" ", "_"): 100 * percent / causes.total for cause, percent in lost_percent.items()}
@@ -189,7 +188,7 @@ def _limit(what: What, confidence: Confidence, *findings: Finding) -> Limit:
 
 
 def _judge_suspect(suspect: What, share: float, causes: Causes, work: Work, context: Context) -> Limit:
-    """Return what really limits where the suspect seems to cause the largest `share` (0 to 1) of the loss."""
+    """Return what really limited the run; the suspect seems to cause the largest `share` (0 to 1) of the loss."""
     confidence: Confidence = "low"
     if share >= 0.75 and work.cpu_known:  # three times all other causes together
         confidence = "high"
@@ -198,7 +197,7 @@ def _judge_suspect(suspect: What, share: float, causes: Causes, work: Work, cont
     if context.memory_some_percent < 10:
         return _judge_apart_from_memory(suspect, share, confidence, causes, work, context)
     pressure = Finding.of(Code.MEMORY_PRESSURE, percent=context.memory_some_percent)
-    # Readers that wait for memory look blocked in reads; only a busy device shows that the storage is slow, too.
+    # Readers that wait for memory look blocked in reads. Only a busy device shows that the storage is slow, too.
     if suspect == "host CPU" or (suspect == "storage" and not context.device_busy_percent >= BUSY_PERCENT):
         return _limit("host CPU", confidence, pressure)
     limit = _judge_apart_from_memory(suspect, share, _lowest(confidence, "medium"), causes, work, context)
@@ -208,22 +207,22 @@ def _judge_suspect(suspect: What, share: float, causes: Causes, work: Work, cont
 def _judge_apart_from_memory(
     suspect: What, share: float, confidence: Confidence, causes: Causes, work: Work, context: Context
 ) -> Limit:
-    """Return the limit as `_judge_suspect` does, but leave memory pressure out."""
+    """Return what really limited the run as `_judge_suspect` does, without a look at memory pressure."""
     cores_are_busy = work.starved_share >= STARVED_SHARE or context.host_busy_percent >= BUSY_PERCENT
     no_core_is_free = cores_are_busy or context.is_out_of_cpu_time
     if suspect == "storage":
         limit = _judge_reads(confidence, work, context)
         if context.device_is_saturated or not no_core_is_free:
             return limit
-        # Without a free core, readers wait for cores between reads, and so do the kernel threads or the mount's process
-        # that serve the reads: slow reads don't prove slow storage. Only sleeping preprocessing needs no core.
-        is_smaller_part = 2 * causes.storage < causes.total - causes.pause
+        # Without a free core, slow reads don't prove slow storage: readers wait for cores between reads, and so do the
+        # kernel threads, or the mount's process, that serve the reads. Only preprocessing that sleeps needs no core.
+        is_minor_cause = 2 * causes.storage < causes.total - causes.pause
         is_unsure = share < 0.75 or limit.confidence == "low"
-        is_doubtful = is_smaller_part or (is_unsure and context.others_use_the_cores)
+        is_doubtful = is_minor_cause or (is_unsure and context.others_use_the_cores)
         if not work.cpu_known or (limit.what == "storage" and is_doubtful):
             return _core_limit("low", context)
         return limit
-    if suspect == "host CPU":  # where cores are free, more workers help
+    if suspect == "host CPU":  # if cores are free, more workers help
         lacks_cores = no_core_is_free or causes.starved > causes.computing
         return _core_limit(confidence, context) if lacks_cores else _too_few_readers_limit(confidence, context)
     if suspect == "loader" and causes.pause > causes.queueing:
@@ -233,15 +232,15 @@ def _judge_apart_from_memory(
         return _core_limit(confidence, context)
     if suspect == "emulator":
         return _emulator_limit(confidence, context)
-    if work.oversleep_share >= STARVED_SHARE:  # ranks wake late from emulated computation, so workers wake late, too
+    if work.oversleep_share >= STARVED_SHARE:  # ranks wake late from emulated computation, and workers probably do, too
         return _emulator_limit(_lowest(confidence, "medium"), context)
     return _limit("loader", confidence, Finding.of(Code.PREFETCH_TOO_SHALLOW, pattern="not_begun"))
 
 
 def _judge_reads(confidence: Confidence, work: Work, context: Context) -> Limit:
-    """Return the limit of workers blocked in reads: the storage, or the loader's readers, requests or queue."""
-    if not work.cpu_known and context.from_storage_percent < 5:
-        return _too_few_readers_limit("low", context)  # the page cache served at least 95 %
+    """Return what limits workers blocked in reads: the storage, or the loader's readers, requests or queue."""
+    if not work.cpu_known and context.from_storage_percent < 5:  # the page cache served more than 95 %
+        return _too_few_readers_limit("low", context)
     if context.other_program is not None:
         # On a shared drive, more readers may gain only what the other programs lose: no proof of spare throughput.
         return _limit("storage", confidence, context.other_program)
@@ -250,8 +249,8 @@ def _judge_reads(confidence: Confidence, work: Work, context: Context) -> Limit:
         return _limit("loader", "high", better)
     are_too_few, certainty = _too_few_readers(work, context)
     if context.deeper_queue is not None and not (are_too_few and certainty == "high"):
-        certainty = "high" if context.scaling.readers else "medium"
-        return _limit("loader", _lowest(confidence, certainty), context.deeper_queue)
+        most_certain: Confidence = "high" if context.scaling.readers else "medium"
+        return _limit("loader", _lowest(confidence, most_certain), context.deeper_queue)
     confidence = _lowest(confidence, certainty)
     if are_too_few:
         return _too_few_readers_limit(confidence, context)
@@ -261,13 +260,13 @@ def _judge_reads(confidence: Confidence, work: Work, context: Context) -> Limit:
 
 
 def _better_trial(work: Work, context: Context) -> Finding | None:
-    """Return the trial of fewer readers or larger requests if its rate is the highest, and MIN_SPEEDUP x the run's."""
+    """Return a finding if a trial of fewer readers or larger requests was fastest, by MIN_SPEEDUP; else None."""
     scaling = context.scaling
     same_rate = scaling.same_mb_per_second
     best_rate = max(scaling.fewer_mb_per_second, scaling.larger_mb_per_second)
-    least_rate = max(MIN_SPEEDUP * max(same_rate, work.app_mb_per_second), scaling.more_mb_per_second)
+    min_rate = max(MIN_SPEEDUP * max(same_rate, work.app_mb_per_second), scaling.more_mb_per_second)
     # If the same readers were fast enough in the trial, the run was slow for another reason, such as one slow rank.
-    if scaling.mb_per_second <= 0 or same_rate >= work.wanted_mb_per_second or best_rate < least_rate:
+    if scaling.mb_per_second <= 0 or same_rate >= work.wanted_mb_per_second or best_rate < min_rate:
         return None
     rates = {"mb_per_second": same_rate, "better_mb_per_second": best_rate}
     numbers: dict[str, Number] = {"readers": scaling.readers, **rates}
@@ -279,12 +278,12 @@ def _better_trial(work: Work, context: Context) -> Finding | None:
 
 
 def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence]:
-    """Return whether there were too few readers, and how sure that is: by a trial, the device's queue, or the calls."""
+    """Return whether there were too few readers, by a trial, the device's queue or the read calls; and how surely."""
     scaling, depth = context.scaling, context.device_depth
     if scaling.mb_per_second > 0 and scaling.more_readers:
         same_rate = max(scaling.same_mb_per_second, work.app_mb_per_second)
         return scaling.more_mb_per_second >= MIN_SPEEDUP * same_rate, "high"
-    requests = work.readers * max(1.0, work.call_bytes / PIECE_BYTES)  # in flight, if readers send them at once
+    requests = work.readers * max(1.0, work.call_bytes / MAX_REQUEST_BYTES)  # concurrent ones
     if not math.isnan(depth):
         if depth >= FEW_REQUESTS:
             return False, "high"
@@ -292,12 +291,12 @@ def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence]:
             return False, "medium"  # most reads wait outside the device: a cgroup or the network limits them
         if requests >= FEW_REQUESTS or context.device_busy_percent < BUSY_PERCENT:
             return requests < FEW_REQUESTS, "medium"
-        # Never idle with few requests: the drive is slow, or could serve more readers. Small calls suggest the latter;
-        # large ones are sent as several requests at once, which keep a drive busy.
-        return work.call_bytes <= PIECE_BYTES, "low"
+        # The device is busy with few requests: it is slow, or could serve more readers. Small read calls suggest the
+        # latter. Large ones suggest that it is slow, because each is sent as several requests at once.
+        return work.call_bytes <= MAX_REQUEST_BYTES, "low"
     if not work.call_bytes:
         return False, "medium"
-    if requests < FEW_REQUESTS and work.call_bytes <= PIECE_BYTES:
+    if requests < FEW_REQUESTS and work.call_bytes <= MAX_REQUEST_BYTES:
         return True, "low"
     return False, "high" if requests >= 2 * FEW_REQUESTS else "medium"
 

@@ -10,8 +10,8 @@ the step, and the parts of its wait explain the loss of all (docs/metrics.md, se
 `free_ns`: the previous step is over on all accelerators; `asked_ns`: the host requests the batch; `started_ns`,
 `finished_ns`: a worker begins and completes it. Of a prefetched batch, only the time after `free_ns` counts.
 
-Between start and finish a worker is on a core (`cpu_ns`, of which emulated preprocessing burns `preprocess_cpu_ns`),
-waits for a core (`cpu_wait_ns`), or is blocked: in reads or, if it `preprocesses`, in the sleep that emulates this.
+Between start and finish, a worker is on a core (`cpu_ns`, of which emulated preprocessing burns `preprocess_cpu_ns`),
+waits for a core (`cpu_wait_ns`), or is blocked: in reads or, if it `preprocesses`, in a sleep in place of real work.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 
 from dlemu.metrics.au import au_percent, total_ns
 from dlemu.metrics.rates import Floats, Intervals, time_within
-from dlemu.metrics.rows import Ints, Rows, StepTable, cached, in_order, is_any, steps_of, sum_of, training_start_ns
+from dlemu.metrics.rows import Ints, Rows, StepTable, as_table, cached, has_nonzero, steps_of, sum_of, training_start_ns
 
 PARTS = ("reading", "decoding", "queueing", "hand_over")
 """Parts of a wait for a batch, in the order of the columns of `StepTimes.parts_ns`; `Loss` explains each."""
@@ -71,9 +71,8 @@ def times_of_steps(table: StepTable) -> StepTimes:
     steps, compute, wait, sync = steps_of(table), table["compute_ns"], table["wait_ns"], table["sync_ns"]
     computed, lost = steps.sum(compute), steps.sum(wait + sync)
     critical = table[steps.argmin(sync, -wait)]
-    accelerators = steps.sum(1)
-    # Without waits, each accelerator would wait only for the one that computes longest.
-    uneven = np.minimum(steps.maximum(compute) * accelerators - computed, lost)
+    # Without waits for data, each accelerator would wait only for the one that computes longest.
+    uneven = np.minimum(steps.maximum(compute) * steps.row_counts - computed, lost)
     parts = wait_parts(critical)
     wait_of_step = parts.sum(axis=-1, keepdims=True)
     shares = np.where(wait_of_step > 0, parts / np.maximum(wait_of_step, 1), [0.0, 0.0, 0.0, 1.0])
@@ -101,7 +100,7 @@ def wait_parts(rows: Rows) -> Ints:
 
 def loss_percent(rows: Rows, kept: Rows) -> Loss:
     """Return the loss of all rows by reason; all loss outside `kept`, the rows of the headline AU, is `first_step`."""
-    all_ns, steps = total_ns(rows), times_of_steps(kept)
+    all_ns, steps = total_ns(rows), times_of_steps(as_table(kept))
     if not all_ns:
         return Loss()
     first_step_ns = sum_of(rows, "wait_ns") + sum_of(rows, "sync_ns") - int(steps.lost_ns.sum())
@@ -117,6 +116,35 @@ def emulated_percent(kept: Rows) -> float:
     return au_percent(kept) + loss_percent(kept, kept).uneven_computation
 
 
+class WorkerTime(NamedTuple):
+    """How each row's worker spent its time on the batch, ns, shape (rows,); the fields are explained in `Causes`."""
+
+    storage: Floats
+    pause: Floats
+    computing: Floats
+    starved: Floats
+
+
+def worker_time(rows: Rows, preprocesses: bool) -> WorkerTime:
+    """Return how workers spent their time; with `preprocesses`, time blocked outside of reads is preprocessing."""
+    fetch = np.maximum(fetch_ns(rows), 0).astype(float)
+    read = np.minimum(rows["read_ns"], fetch)
+    if not has_nonzero(rows, "cpu_ns"):  # time on a core was not measured: assume it is all time outside of reads
+        burned = np.minimum(rows["preprocess_cpu_ns"], fetch - read)
+        return WorkerTime(read, burned, fetch - read - burned, np.zeros_like(fetch))
+    computing = np.minimum(rows["cpu_ns"], fetch)
+    starved = np.minimum(rows["cpu_wait_ns"], fetch - computing)
+    blocked = fetch - computing - starved
+    slept = np.minimum(blocked, fetch - read) if preprocesses else np.zeros_like(fetch)
+    burned = np.minimum(rows["preprocess_cpu_ns"], computing)
+    return WorkerTime(blocked - slept, slept + burned, computing - burned, starved)
+
+
+def fetch_ns(rows: Rows) -> Ints:
+    """Return how long each row's worker took to make the batch."""
+    return np.asarray(rows["finished_ns"] - rows["started_ns"])
+
+
 @dataclass(frozen=True)
 class Causes:
     """Loss by cause, in points of utilisation (% of all accelerators' time)."""
@@ -130,7 +158,7 @@ class Causes:
     starved: float = 0.0
     """Workers waited for a core."""
     queueing: float = 0.0
-    """No worker had started the batch, though workers were free."""
+    """No worker had started the batch, though workers were idle."""
     hand_over: float = 0.0
     """The batch was complete, but the trainer did not have it yet."""
 
@@ -139,9 +167,66 @@ class Causes:
         return float(sum(astuple(self)))
 
 
+def find_causes(rows: Rows, *, preprocesses: bool, workers: int, reads_stall: bool = False) -> Causes:
+    """Return the causes of these steps' loss, in % of all accelerators' time; `workers` is the number on all ranks.
+
+    The causes add up to `loss_percent` of the same steps, less `uneven_computation`. If a batch queues while all
+    workers are busy, the cause is what they do; if some are idle, it is the queue. With `reads_stall`, a worker can't
+    hand over a batch while it reads, so the storage causes hand-over while all workers are busy with reads.
+    """
+    table = as_table(rows)
+    steps = times_of_steps(table)
+    all_ns, critical = int(steps.total_ns.sum()), steps.critical
+    if not all_ns:
+        return Causes()
+    reading, decoding, queueing, hand_over = steps.parts_ns.T
+    free, ranks = critical["free_ns"], critical["rank"]
+    spent = np.stack(worker_time(critical, preprocesses), axis=-1)
+    fetch_shares = spent / np.maximum(spent.sum(axis=-1, keepdims=True), 1e-9)
+    queue_shares = _busy_workers_shares(table, ranks, free, critical["started_ns"], preprocesses, workers)
+    idle_queue = (1 - queue_shares.sum(axis=-1)) * queueing
+    stalled = np.zeros_like(hand_over)
+    if reads_stall:
+        complete, wait_ends = np.maximum(free, critical["finished_ns"]), free + critical["wait_ns"]
+        hand_over_shares = _busy_workers_shares(table, ranks, complete, wait_ends, preprocesses, workers)
+        stalled = WorkerTime(*hand_over_shares.T).storage * hand_over
+    storage, pause, computing, starved = (reading + decoding) @ fetch_shares + queueing @ queue_shares
+    lost_ns = [storage + stalled.sum(), pause, computing, starved, idle_queue.sum(), (hand_over - stalled).sum()]
+    return Causes(*(100.0 / all_ns * np.array(lost_ns)).tolist())
+
+
+def _busy_workers_shares(
+    rows: StepTable, span_ranks: Ints, begins_ns: Ints, ends_ns: Ints, preprocesses: bool, workers: int
+) -> Floats:
+    """Return how the workers of a rank spent each span of time, as shares of their work, shape (spans, 4).
+
+    The columns are the fields of `WorkerTime`. The shares of a span add up to 1; or they are 0 if the workers worked
+    for less than 80 % of the span, because a batch does not wait for workers of which some are idle.
+    """
+    shares = np.zeros((len(span_ranks), 4))
+    workers_per_rank = max(1, workers // max(1, len(rows.by_rank)))
+    nonempty = np.flatnonzero(ends_ns > begins_ns)
+    for rank_rows in rows.by_rank:
+        spans = nonempty[span_ranks[nonempty] == rank_rows["rank"][0]]
+        batches = rank_rows[fetch_ns(rank_rows) > 0]
+        if not len(spans) or not len(batches):
+            continue
+        begins, ends = begins_ns[spans], ends_ns[spans]
+        # The work in a span is the cumulative work at its end minus that at its beginning.
+        moments = np.unique(np.concatenate([begins, ends]))
+        first, last = np.searchsorted(moments, begins), np.searchsorted(moments, ends)
+        intervals = Intervals(batches["started_ns"], batches["finished_ns"], moments)
+        cumulative = [intervals.cumulative(spent) for spent in worker_time(batches, preprocesses)]
+        worked = np.stack([work[last] - work[first] for work in cumulative], axis=-1)
+        total = worked.sum(axis=-1, keepdims=True)
+        is_busy = total >= 0.8 * workers_per_rank * (ends - begins)[:, np.newaxis]
+        shares[spans] = np.where(is_busy, worked / np.maximum(total, 1e-9), 0.0)
+    return shares
+
+
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """How the workers of all ranks spent the time of some steps, and the rates of these."""
+    """How the workers of all ranks spent their time in some steps, and at what rates they read."""
 
     starved_share: float
     """Share of the workers' time on batches in which they waited for a core."""
@@ -162,96 +247,9 @@ class Work:
     """Share of the ranks' time lost by waking too late from the emulated computation."""
 
 
-class WorkerTime(NamedTuple):
-    """How each row's worker spent its time on the batch, ns, shape (rows,); the fields are explained in `Causes`."""
-
-    storage: Floats
-    pause: Floats
-    computing: Floats
-    starved: Floats
-
-
-def worker_time(rows: Rows, preprocesses: bool) -> WorkerTime:
-    """Return how workers spent their time; with `preprocesses`, time blocked outside of reads is preprocessing."""
-    fetch = np.maximum(fetch_ns(rows), 0).astype(float)
-    read = np.minimum(rows["read_ns"], fetch)
-    if not is_any(rows, "cpu_ns"):  # time on a core was not measured: assume it is all time outside of reads
-        burned = np.minimum(rows["preprocess_cpu_ns"], fetch - read)
-        return WorkerTime(read, burned, fetch - read - burned, np.zeros_like(fetch))
-    computing = np.minimum(rows["cpu_ns"], fetch)
-    starved = np.minimum(rows["cpu_wait_ns"], fetch - computing)
-    blocked = fetch - computing - starved
-    pause = np.minimum(blocked, fetch - read) if preprocesses else np.zeros_like(fetch)
-    burned = np.minimum(rows["preprocess_cpu_ns"], computing)
-    return WorkerTime(blocked - pause, pause + burned, computing - burned, starved)
-
-
-def fetch_ns(rows: Rows) -> Ints:
-    """Return how long each row's worker took to make the batch."""
-    return np.asarray(rows["finished_ns"] - rows["started_ns"])
-
-
-def find_causes(rows: Rows, *, preprocesses: bool, workers: int, reads_stall: bool = False) -> Causes:
-    """Return the causes of these steps' loss, in % of all accelerators' time; `workers` is the number on all ranks.
-
-    The causes add up to `loss_percent` of the same steps, less `uneven_computation`. `reads_stall`: a worker that reads
-    can't hand over batches meanwhile, so hand-over counts as reading while all workers read.
-    """
-    table = in_order(rows)
-    steps = times_of_steps(table)
-    all_ns, critical = int(steps.total_ns.sum()), steps.critical
-    if not all_ns:
-        return Causes()
-    reading, decoding, queueing, hand_over = steps.parts_ns.T
-    spent = np.stack(worker_time(critical, preprocesses), axis=-1)
-    shares = spent / np.maximum(spent.sum(axis=-1, keepdims=True), 1e-9)
-    # A batch queues for the work that all workers are busy with; if some are idle, the queue itself is the cause.
-    free, started, ranks = critical["free_ns"], critical["started_ns"], critical["rank"]
-    before_start = _busy_workers_shares(table, ranks, free, started, preprocesses, workers)
-    storage, pause, computing, starved = (reading + decoding) @ shares + queueing @ before_start  # as in `WorkerTime`
-    if reads_stall:
-        complete, wait_ends = np.maximum(free, critical["finished_ns"]), free + critical["wait_ns"]
-        until_used = _busy_workers_shares(table, ranks, complete, wait_ends, preprocesses, workers)
-        stalled = WorkerTime(*until_used.T).storage * hand_over
-        storage += stalled.sum()
-        hand_over = hand_over - stalled
-    unstarted = (1 - before_start.sum(axis=-1)) * queueing
-    lost_ns = np.array([storage, pause, computing, starved, unstarted.sum(), hand_over.sum()])  # as in `Causes`
-    return Causes(*(100.0 / all_ns * lost_ns).tolist())
-
-
-def _busy_workers_shares(
-    rows: StepTable, span_ranks: Ints, begins_ns: Ints, ends_ns: Ints, preprocesses: bool, workers: int
-) -> Floats:
-    """Return a rank's `WorkerTime` in each span of time, as shares of the whole, shape (spans, 4).
-
-    The shares are 0 if the workers worked for less than 80 % of the span: then some were idle, and a batch that no
-    worker had started did not wait for them.
-    """
-    shares = np.zeros((len(span_ranks), 4))
-    workers_per_rank = max(1, workers // max(1, len(rows.by_rank)))
-    nonempty = np.flatnonzero(ends_ns > begins_ns)
-    for rank_rows in rows.by_rank:
-        spans = nonempty[span_ranks[nonempty] == rank_rows["rank"][0]]
-        batches = rank_rows[fetch_ns(rank_rows) > 0]
-        if not len(spans) or not len(batches):
-            continue
-        begins, ends = begins_ns[spans], ends_ns[spans]
-        # The work in a span is the cumulative work at its end minus that at its begin.
-        moments = np.unique(np.concatenate([begins, ends]))
-        first, last = np.searchsorted(moments, begins), np.searchsorted(moments, ends)
-        intervals = Intervals(batches["started_ns"], batches["finished_ns"], moments)
-        cumulative = [intervals.cumulative(spent) for spent in worker_time(batches, preprocesses)]
-        worked = np.stack([work[last] - work[first] for work in cumulative], axis=-1)
-        busy = worked.sum(axis=-1)
-        is_busy = busy >= 0.8 * workers_per_rank * (ends - begins)
-        shares[spans] = np.where(is_busy[:, np.newaxis], worked / np.maximum(busy, 1e-9)[:, np.newaxis], 0.0)
-    return shares
-
-
 def work_of(rows: Rows, *, preprocesses: bool) -> Work:
     """Return how the workers of all ranks spent the time of these steps."""
-    rows = in_order(rows)
+    rows = as_table(rows)
     ranks = max(1, len(rows.by_rank))
     compute_ns, elapsed_ns = sum_of(rows, "compute_ns") / ranks, max(1.0, total_ns(rows) / ranks)
     spent = worker_time(rows, preprocesses)
@@ -262,37 +260,15 @@ def work_of(rows: Rows, *, preprocesses: bool) -> Work:
     app_bytes = sum_of(rows, "app_bytes")
     return Work(
         starved_share=float(spent.starved.sum()) / max(worked_ns, 1.0),
-        cpu_known=is_any(rows, "cpu_ns"),
+        cpu_known=has_nonzero(rows, "cpu_ns"),
         readers=_readers_while_waiting(rows, spent.storage),
         call_ms=sum_of(rows, "read_ns") / calls / 1e6 if calls else 0.0,
         call_bytes=app_bytes / calls if calls else 0.0,
         app_mb_per_second=app_bytes * 1e3 / elapsed_ns,
         wanted_mb_per_second=app_bytes * 1e3 / compute_ns if compute_ns else np.inf,
-        burns=is_any(rows, "preprocess_cpu_ns"),
+        burns=has_nonzero(rows, "preprocess_cpu_ns"),
         oversleep_share=overslept_ns / (overslept_ns + elapsed_ns),
     )
-
-
-@cached
-def waits_of(rows: StepTable) -> tuple[Ints, Ints]:
-    """Return begin and end of the longest wait of each step with a wait, by the clock of the first rank, ns."""
-    steps = steps_of(rows)
-    longest, free = steps.maximum(rows["wait_ns"]), rows["free_ns"][steps.argmin(rows["rank"])]
-    return free[longest > 0], (free + longest)[longest > 0]
-
-
-def mean_ready_behind(rows: Rows) -> float:
-    """Return the mean number of later batches that were complete when a wait for a batch ended, weighted by waits."""
-    weighted_batches = 0.0
-    waited_ns = sum_of(rows, "wait_ns")
-    for rank_rows in in_order(rows).by_rank_and_epoch:
-        ready, finished, wait = rank_rows["ready_ns"], rank_rows["finished_ns"], rank_rows["wait_ns"]
-        waits = np.flatnonzero(wait > 0)
-        for ahead in range(1, 65):  # deeper queues are rare, and each batch ahead takes a pass over the rows
-            has_later = waits[waits < len(wait) - ahead]
-            is_ready = finished[has_later + ahead] < ready[has_later]
-            weighted_batches += float(wait[has_later][is_ready].sum())
-    return weighted_batches / waited_ns if waited_ns else 0.0
 
 
 def _readers_while_waiting(rows: StepTable, reading_ns: Floats) -> float:
@@ -307,3 +283,25 @@ def _readers_while_waiting(rows: StepTable, reading_ns: Floats) -> float:
     stamps = ((rows[name] - origin + origin[0])[is_fetched] for name in ("started_ns", "finished_ns"))
     at_start, at_finish = (time_within(begins, ends, moments) for moments in stamps)
     return float(((at_finish - at_start) / fetch[is_fetched] * reading_ns[is_fetched]).sum()) / waited_ns
+
+
+@cached
+def waits_of(rows: StepTable) -> tuple[Ints, Ints]:
+    """Return begin and end of the longest wait of each step with a wait, by the clock of the first rank, ns."""
+    steps = steps_of(rows)
+    longest, free = steps.maximum(rows["wait_ns"]), rows["free_ns"][steps.argmin(rows["rank"])]
+    return free[longest > 0], (free + longest)[longest > 0]
+
+
+def mean_ready_behind(rows: Rows) -> float:
+    """Return the mean number of later batches that were complete when a wait for a batch ended, weighted by waits."""
+    weighted_batches = 0.0
+    waited_ns = sum_of(rows, "wait_ns")
+    for rank_rows in as_table(rows).by_rank_and_epoch:
+        ready, finished, wait = rank_rows["ready_ns"], rank_rows["finished_ns"], rank_rows["wait_ns"]
+        waits = np.flatnonzero(wait > 0)
+        for ahead in range(1, 65):  # deeper queues are rare, and each batch ahead takes a pass over the rows
+            has_later = waits[waits < len(wait) - ahead]
+            is_ready = finished[has_later + ahead] < ready[has_later]
+            weighted_batches += float(wait[has_later][is_ready].sum())
+    return weighted_batches / waited_ns if waited_ns else 0.0

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.quantiles import Percentiles
-from dlemu.metrics.rows import Ints, Rows, StepTable, in_order, step_end_ns
+from dlemu.metrics.rows import Ints, Rows, StepTable, as_table, step_end_ns
 
 Floats = NDArray[np.float64]
 Moments = Floats | Ints
@@ -26,8 +26,8 @@ class Mean:
 
 
 def pooled(rows: Rows, measure: Callable[[StepTable], float]) -> Mean:
-    """Return a measure (NaN for no value) of all rows together, in which longer epochs weigh more, and per epoch."""
-    table = in_order(rows)
+    """Return a measure of all rows together, in which longer epochs weigh more, and of each epoch; NaN becomes None."""
+    table = as_table(rows)
     return Mean(mean=known(measure(table)), per_epoch=tuple(known(measure(epoch)) for epoch in table.by_epoch))
 
 
@@ -43,7 +43,7 @@ def known(value: float) -> float | None:
 
 def training_ns(rows: Rows) -> int:
     """Return the training time, ns: the sum of the durations of all blocks, of the rank with the longest sum."""
-    first, last = in_order(rows).ends
+    first, last = as_table(rows).block_ends
     return int(np.bincount(first["rank"], step_end_ns(last) - first["free_ns"]).max()) if len(first) else 0
 
 
@@ -56,13 +56,14 @@ def per_second(amount: float, rows: Rows) -> float:
 def first_batch_seconds(rows: Rows) -> Mean:
     """Return the longest wait of any rank for the first batch of each epoch, s."""
     waits = []
-    for epoch in in_order(rows).by_epoch:
-        first, _ = epoch.ends
-        waits.append(float(first["wait_ns"][first["step"] == first["step"].min()].max() / 1e9))
+    for epoch in as_table(rows).by_epoch:
+        first, _ = epoch.block_ends
+        is_first_of_epoch = first["step"] == first["step"].min()
+        waits.append(float(first["wait_ns"][is_first_of_epoch].max() / 1e9))
     return over_epochs(waits)
 
 
-def percentiles_ms(values_ns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Percentiles | None:
+def percentiles_ms(values_ns: Ints) -> Percentiles | None:
     """Return the percentiles, in ms, of durations in ns; None for no durations."""
     if not len(values_ns):
         return None
@@ -73,7 +74,7 @@ def percentiles_ms(values_ns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Per
 class Intervals:
     """Spreads amounts evenly over time intervals, and adds them up between moments, the `edges`.
 
-    100 bytes read from 0 to 4 s, with edges at 1, 2 and 5 s: `cumulative` is 25, 50 and 100, `rates` are 25 and 16.7.
+    Example: 100 bytes read from 0 to 4 s, edges at 1, 2 and 5 s. `cumulative` is 25, 50, 100; `rates` are 25 and 16.7.
     """
 
     def __init__(self, starts: Moments, ends: Moments, edges: Moments) -> None:
@@ -84,7 +85,7 @@ class Intervals:
     def cumulative(self, amounts: Floats) -> Floats:
         """Return the total of `amounts` (one per interval) before each edge."""
         count, inside, after = len(self._edges) + 1, self._first_inside, self._first_after
-        # An interval contributes rate x (edge - start) to an edge inside it: add up the rates, and rate x start.
+        # At an edge inside it, an interval has contributed rate x (edge - start): add up the rates, and rate x start.
         rates = np.where(inside < after, amounts / self._lengths, 0.0)
         slopes, shifts = (
             np.bincount(inside, values, count) - np.bincount(after, values, count)
@@ -100,25 +101,25 @@ class Intervals:
 
 
 def under_way(begins: Floats, ends: Floats) -> tuple[Floats, Ints, Floats]:
-    """Return the sorted begins and ends of intervals; the number under way between neighbours; and the times between.
+    """Return the begins and ends of intervals, sorted; between neighbours, the number under way, and the time.
 
-    Intervals 0 to 3 and 1 to 2: moments 0, 1, 2, 3; numbers 1, 2, 1; times 1, 1, 1.
+    Example: intervals 0 to 3 and 1 to 2 have begins and ends 0, 1, 2, 3; numbers under way 1, 2, 1; times 1, 1, 1.
     """
     moments = np.concatenate([begins, ends])
     order = np.argsort(moments, kind="stable")
-    changes = np.concatenate([np.ones(len(begins), int), -np.ones(len(ends), int)])[order]
+    changes = np.repeat([1, -1], [len(begins), len(ends)])[order]
     edges = moments[order]
     return edges, np.cumsum(changes)[:-1], np.diff(edges)
 
 
 def during(begins: Moments, ends: Moments, edges: Moments, amounts: Floats) -> Floats:
-    """Return the total in each interval of `amounts`, one per pair of neighbouring `edges` and spread between them."""
+    """Return each interval's total of `amounts`; each amount is spread evenly between two neighbouring `edges`."""
     total = np.concatenate([[0.0], np.cumsum(amounts)])
     return np.asarray(np.interp(ends, edges, total) - np.interp(begins, edges, total))
 
 
 def time_within(begins: Ints, ends: Ints, moments: Moments) -> Floats:
-    """Return how much of ascending spans of time lies before each moment, as on a clock that stops between spans."""
+    """Return how much time of ascending spans lies before each moment, as on a clock that stops between the spans."""
     edges = np.maximum.accumulate(np.stack([begins, ends], axis=1).ravel() - begins[0])
     clock = np.cumsum(np.stack([np.zeros_like(begins), ends - begins], axis=1).ravel())
     return np.asarray(np.interp(moments - begins[0], edges, clock))
@@ -126,12 +127,11 @@ def time_within(begins: Ints, ends: Ints, moments: Moments) -> Floats:
 
 Window = tuple[int, int]
 """Begin and end, ns by the clock of the readings."""
-Windows = Sequence[Window] | NDArray[np.int64]
-"""Several windows, as a sequence or as an array of shape (windows, 2)."""
+Windows = Sequence[Window] | NDArray[np.int64]  # an array of shape (windows, 2)
 
 
 def mean_within(time_ns: NDArray[np.int64], value: NDArray[np.float64], windows: Windows) -> float:
-    """Return the mean of a rate over the windows, as far as readings cover them; NaN if none do."""
+    """Return the mean of a rate over the parts of the windows that the readings cover; NaN if they cover none."""
     if len(time_ns) < 2 or not len(windows):
         return math.nan
     begins, ends = np.clip(np.asarray(windows, np.int64), time_ns[0], time_ns[-1]).T

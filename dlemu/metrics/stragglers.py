@@ -8,8 +8,8 @@ The last rank delays its step by the time from the latest end of the others to i
 Longer nominal computation is no delay. An "owner" of delays is a rank, or a host with all its ranks.
 
 Sub-folders may be on different volumes, servers or shards, of which one may be slow. A batch reads its files one after
-another, so its read time is the sum over its samples: a least-squares fit over all batches gives the time per sample of
-each folder (docs/metrics.md, section 6).
+another, so its read time is the sum of the times of its samples. A least-squares fit over all batches thus gives the
+time per sample of each folder (docs/metrics.md, section 6).
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from dlemu.metrics.au import total_ns
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.loss import PARTS, wait_parts
 from dlemu.metrics.rates import Floats
-from dlemu.metrics.rows import Ints, Rows, StepTable, in_order, steps_of, sum_of
+from dlemu.metrics.rows import Ints, Rows, StepTable, as_table, steps_of, sum_of
 from dlemu.plan.samples import Plan, hash_samples
 
 
 def find_stragglers(kept: Rows, rank_nodes: Sequence[int], hosts: Sequence[str]) -> Iterator[Finding]:
     """Yield the stragglers of the kept steps, hosts before ranks, worst first. `rank_nodes[rank]` indexes `hosts`.
 
-    A finding without `rank` is of a host whose ranks are slow together. `loss_percent`: points of the headline AU that
+    A finding without `rank` is about a host whose ranks are all slow. `loss_percent`: points of the headline AU that
     the run would gain if the owner were as fast as the slowest of the others. `mainly`: the largest part of its waits,
     one of `dlemu.metrics.loss.PARTS`.
     """
     if not len(kept) or not sum_of(kept, "compute_ns"):  # without computation, AU is 0 with or without stragglers
         return
-    table = in_order(kept)
+    table = as_table(kept)
     nodes = list(rank_nodes or [0] * (max(table.values("rank")) + 1))
     names = [hosts[node] if node < len(hosts) else "" for node in nodes]
-    if 1 < len(set(nodes)) < len(nodes):  # not for one host, or one rank per host
+    if 1 < len(set(nodes)) < len(nodes):  # several hosts, and several ranks on some
         for node, numbers in _slow_owners(table, nodes):
-            name = names[nodes.index(node)]
-            yield Finding(Code.SLOW_RANK, "caution", {"pattern": "host", "host": name, **numbers})
+            host = names[nodes.index(node)]
+            yield Finding(Code.SLOW_RANK, "caution", {"pattern": "host", "host": host, **numbers})
     for rank, numbers in _slow_owners(table, range(len(nodes))):
         yield Finding(Code.SLOW_RANK, "caution", {"rank": rank, "host": names[rank], **numbers})
 
@@ -50,11 +50,11 @@ def _slow_owners(kept: StepTable, owners: Sequence[int]) -> Iterator[tuple[int, 
     """Yield (owner, numbers) of the owners to report, worst first. `owners[rank]` is the owner of a rank."""
     steps, compute = steps_of(kept), kept["compute_ns"]
     ends, owner_of_row = kept["wait_ns"] + compute, np.asarray(owners)[kept["rank"]]
-    last_row = steps.argmin(-ends)  # of each step, as are the next three
+    last_row = steps.argmin(-ends)  # of each step, as are the next four
     last_owner = owner_of_row[last_row]
     others_end = steps.maximum(np.where(owner_of_row == last_owner[steps.step_of_row], 0, ends))
     delay_ns = np.maximum(0, ends[last_row] - np.maximum(others_end, steps.maximum(compute)))
-    cost_ns = delay_ns * steps.sum(1)  # lost by each accelerator, that is, each row of the step
+    cost_ns = delay_ns * steps.row_counts  # each accelerator loses the delay, and has one row in the step
     cost_of_owner = np.bincount(last_owner, weights=cost_ns, minlength=max(owners) + 1)
     present, all_ns = np.unique(owner_of_row), total_ns(kept)
     if len(present) < 2 or not all_ns:
@@ -76,14 +76,14 @@ def _slow_owners(kept: StepTable, owners: Sequence[int]) -> Iterator[tuple[int, 
 
 
 def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> Iterator[Finding]:
-    """Yield the slow folders, slowest first, with the median of all; file f is in folder f modulo their number."""
+    """Yield the slow folders, slowest first. File f is in folder f modulo the number of folders."""
     if len(folders) < 3:
         return
-    table = in_order(rows)
+    table = as_table(rows)
     full_batches = np.flatnonzero((table["read_ns"] > 0) & (table["samples"] == plan.batch_size))
-    every = max(1, len(full_batches) // 20_000)  # more batches would take time and show no more
-    batches = list(_samples_by_folder(table[full_batches[::every]], plan, len(folders)))
-    if len(batches) < 10 * len(folders):  # 5 per folder in each of the halves that are fitted below
+    stride = max(1, len(full_batches) // 20_000)  # more batches would take time and show no more
+    batches = list(_samples_by_folder(table[full_batches[::stride]], plan, len(folders)))
+    if len(batches) < 10 * len(folders):  # the fit of each half needs 5 per folder
         return
     counts, read_ms = (np.array(column, float) for column in zip(*batches, strict=True))
     per_sample, errors = _fit(counts, read_ms)
@@ -93,7 +93,7 @@ def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> Iterato
     for half in (slice(None, None, 2), slice(1, None, 2)):  # a few very long reads would be in one half only
         per_sample_of_half, _ = _fit(counts[half], read_ms[half])
         is_slow &= per_sample_of_half >= 2 * median
-    if median <= 0 or 3 * is_slow.sum() > len(folders):  # more than a third of the folders is no exception
+    if median <= 0 or 3 * is_slow.sum() > len(folders):  # more than a third of the folders are no exception
         return
     for index in np.argsort(-per_sample):
         if is_slow[index]:
@@ -102,7 +102,7 @@ def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> Iterato
 
 
 def _samples_by_folder(rows: StepTable, plan: Plan, folders: int) -> Iterator[tuple[Ints, float]]:
-    """Yield (samples in each folder, shape (folders,); read time, ms) of each row that has its planned samples."""
+    """Yield (samples from each folder, shape (folders,); read time, ms) of each batch that has its planned samples."""
     for rank_rows in rows.by_rank_and_epoch:
         (rank,), (epoch,) = rank_rows.values("rank"), rank_rows.values("epoch")
         batches = plan.batches(rank, epoch, rank_rows["step"])

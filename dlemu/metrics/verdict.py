@@ -19,9 +19,9 @@ Outcome = Literal["pass", "fail", "undecided", "no verdict"]
 """The answer to a question about the storage; `undecided`: too close to the threshold for the uncertainty."""
 EXIT_STATUSES: dict[Outcome, int] = {"pass": 0, "fail": 1, "undecided": 4, "no verdict": 4}
 """See docs/results.md, section 1. The last two share a status: neither answers the question about the storage."""
-PASSED: dict[Outcome | None, bool] = {"pass": True, "fail": False}  # for outcomes that are a verdict
-COMPLETED = tuple(sorted(set(EXIT_STATUSES.values())))  # of a command that completed its measurement
-HOST_LIMITS = ("host CPU", "emulator")  # limits (`Limit.what`) due to the host: the storage may be faster
+PASSED: dict[Outcome | None, bool] = {"pass": True, "fail": False}  # only outcomes that are a verdict
+COMPLETED = tuple(sorted(set(EXIT_STATUSES.values())))  # exit statuses of a command that completed its measurement
+HOST_LIMITS = ("host CPU", "emulator")  # limits (`Limit.what`) of the host: the storage may be faster
 
 
 class VerdictCode(StrEnum):
@@ -116,14 +116,14 @@ def judge(evidence: Evidence, limited_by: str = "") -> Verdict:
     """Return the verdict; `limited_by` is what limited the run (`Limit.what`), empty if unknown.
 
     A fail needs an emulator, a host and computation times that would reach the threshold without storage. A pass needs
-    bytes from storage and, by the headline AU, more kept steps than were read ahead, unless the whole AU passes, too.
-    An AU closer to the threshold than its uncertainty is undecided.
+    bytes from storage. A pass by the headline AU also needs more kept steps than were read ahead, or a whole AU that
+    passes. An AU is undecided if it is closer to the threshold than its uncertainty.
     """
     threshold, au = evidence.threshold_percent, evidence.judged
     if not evidence.complete:
         return Verdict(VerdictCode.INCOMPLETE, {})
-    # Without a kept step there is no headline AU, and the sustained AU is not judged either. The AU of all steps is 0
-    # if computation takes no time.
+    # Without a kept step, there is no headline AU, and the sustained AU is not judged, either. Without computation, the
+    # whole AU is 0.
     if au is None or math.isnan(au) or evidence.au_whole == 0 or (evidence.by == "sustained" and evidence.au is None):
         return Verdict(VerdictCode.NOTHING_COMPUTED, {})
     if not evidence.reads and not evidence.cached:
@@ -133,22 +133,24 @@ def judge(evidence: Evidence, limited_by: str = "") -> Verdict:
     numbers: dict[str, Number] = {"by": evidence.by, "au_percent": au, "threshold_percent": threshold}
     if margin is not None:
         numbers["uncertainty_percent"] = margin
-    if not passes and evidence.au_without_waits is not None and evidence.au_without_waits < threshold:
-        without_waits: dict[str, Number] = {"au_without_waits_percent": evidence.au_without_waits}
-        return Verdict(VerdictCode.UNEVEN_COMPUTATION, numbers | without_waits)
-    if not passes and evidence.ceiling_au is not None and evidence.ceiling_au < threshold:
-        return Verdict(VerdictCode.EMULATOR_TOO_SLOW, numbers | {"ceiling_au_percent": evidence.ceiling_au})
-    if passes and not evidence.cached and served_percent is not None and served_percent < PARTLY_READ_PERCENT:
-        return Verdict(VerdictCode.CACHE_SERVED, numbers | {"from_storage_percent": served_percent})
-    # Perhaps the kept steps pass only because all their batches were read during the first step.
-    were_read_ahead = (evidence.au_whole or 0) < threshold and evidence.kept_steps <= evidence.prefetched_steps
-    if evidence.by == "au" and passes and were_read_ahead:
-        steps = {"kept_steps": evidence.kept_steps, "prefetched_steps": evidence.prefetched_steps}
-        return Verdict(VerdictCode.TOO_FEW_STEPS, numbers | steps)
-    if evidence.by == "sustained" and not evidence.supply_known and not passes and (evidence.au or 0.0) >= threshold:
-        return Verdict(VerdictCode.SUPPLY_NOT_KNOWN, numbers)
-    if not passes and limited_by in HOST_LIMITS:
-        return Verdict(VerdictCode.HOST_LIMITED, numbers | {"limited_by": limited_by})
+    if passes:
+        if not evidence.cached and served_percent is not None and served_percent < PARTLY_READ_PERCENT:
+            return Verdict(VerdictCode.CACHE_SERVED, numbers | {"from_storage_percent": served_percent})
+        # Perhaps the kept steps pass only because all their batches were read during the first step.
+        were_read_ahead = (evidence.au_whole or 0) < threshold and evidence.kept_steps <= evidence.prefetched_steps
+        if evidence.by == "au" and were_read_ahead:
+            steps = {"kept_steps": evidence.kept_steps, "prefetched_steps": evidence.prefetched_steps}
+            return Verdict(VerdictCode.TOO_FEW_STEPS, numbers | steps)
+    else:
+        without_waits = evidence.au_without_waits
+        if without_waits is not None and without_waits < threshold:
+            return Verdict(VerdictCode.UNEVEN_COMPUTATION, numbers | {"au_without_waits_percent": without_waits})
+        if evidence.ceiling_au is not None and evidence.ceiling_au < threshold:
+            return Verdict(VerdictCode.EMULATOR_TOO_SLOW, numbers | {"ceiling_au_percent": evidence.ceiling_au})
+        if evidence.by == "sustained" and not evidence.supply_known and (evidence.au or 0.0) >= threshold:
+            return Verdict(VerdictCode.SUPPLY_NOT_KNOWN, numbers)
+        if limited_by in HOST_LIMITS:
+            return Verdict(VerdictCode.HOST_LIMITED, numbers | {"limited_by": limited_by})
     distance = abs(au - threshold)
     if margin is not None and margin > distance:
         # U falls with the root of the time: advise at most 100 times the epochs, and 10 % more, as U is an estimate.
@@ -162,7 +164,7 @@ def judge(evidence: Evidence, limited_by: str = "") -> Verdict:
 
 
 def is_biased(evidence: Evidence) -> bool:
-    """Return whether the headline AU is over 5 % too high: by K / (K - P) if P of K kept steps were read ahead."""
+    """Return whether the headline AU is over 5 % too high; by K / (K - P), if P of K kept steps were read ahead."""
     kept, ahead = evidence.kept_steps, evidence.prefetched_steps
     if evidence.au_whole is None or evidence.au_whole >= evidence.threshold_percent:
         return False  # a run that passes by all steps does not depend on the headline AU

@@ -69,19 +69,19 @@ class Plan:
     def runs(self, rank: int, epoch: int, steps: NDArray[np.int64]) -> list[Runs] | None:
         """Return the samples of a rank's batches at `steps` as runs; None if batches do not consist of few long runs.
 
-        A run is a range of samples. Planning runs takes the same time for any batch: those of small rows are huge.
+        A run is a range of samples. Planning runs takes the same time for any batch: batches of small rows can be huge.
         """
         per_file, batch_size = self.num_samples_per_file, self.batch_size
         if self.sample_shuffle or per_file < 2 or per_file * 8 < batch_size:  # a batch spans more than about 8 files
             return None
         begins = self.first_positions(rank, steps).tolist()
-        # A file has an ordinal in the order of the epoch, which `file_at` maps to its number in the layout
-        spanned = [range(begin // per_file, (begin + batch_size - 1) // per_file + 1) for begin in begins]
-        ordinals = np.array([ordinal for span in spanned for ordinal in span], np.int64)
+        # `file_at`: ordinal in the epoch -> file number. If file 7 of 10 samples is first, position 3 is sample 73.
+        spans = [range(begin // per_file, (begin + batch_size - 1) // per_file + 1) for begin in begins]  # of ordinals
+        ordinals = np.array([ordinal for span in spans for ordinal in span], np.int64)
         files = permute(ordinals, self.num_files, self.epoch_seed(epoch)) if self.file_shuffle else ordinals
         file_at = dict(zip(ordinals.tolist(), files.tolist(), strict=True))
         batches = []
-        for begin, span in zip(begins, spanned, strict=True):
+        for begin, span in zip(begins, spans, strict=True):
             runs = []
             for ordinal in span:
                 first = max(begin, ordinal * per_file)
@@ -95,13 +95,13 @@ class Plan:
 
         With ranks of shape (ranks, 1), the result has the shape (ranks, steps).
         """
-        numbers = steps - 1
+        batches = steps - 1
         if self.worker_streams > 1:
-            length = self.steps_per_epoch // self.worker_streams
-            turn, stream = np.divmod(numbers, self.worker_streams)
+            length = self.steps_per_epoch // self.worker_streams  # of each range, in batches
+            turn, stream = np.divmod(batches, self.worker_streams)
             # A turn takes a batch of each range; the batches left over after all ranges come last, in order
-            numbers = np.where(turn < length, stream * length + turn, numbers)
-        return np.asarray((rank * self.steps_per_epoch + numbers) * self.batch_size)
+            batches = np.where(turn < length, stream * length + turn, batches)
+        return np.asarray((rank * self.steps_per_epoch + batches) * self.batch_size)
 
     def epoch_seed(self, epoch: int) -> int:
         """Return the seed of an epoch's shuffles, by DLIO's rule."""
@@ -114,23 +114,22 @@ class Plan:
             return permute(positions, self.num_samples, seed)
         if not self.file_shuffle:
             return positions
-        numbers, indexes = np.divmod(positions, self.num_samples_per_file)
-        first, end = (int(numbers.min()), int(numbers.max()) + 1) if numbers.size else (0, 0)
-        if end - first < numbers.size:  # many samples in few files: shuffle each file number only once
-            files = permute(np.arange(first, end), self.num_files, seed)[numbers - first]
+        ordinals, samples = np.divmod(positions, self.num_samples_per_file)  # of the file, and within it
+        first, end = (int(ordinals.min()), int(ordinals.max()) + 1) if ordinals.size else (0, 0)
+        if end - first < ordinals.size:  # many samples in few files: shuffle each file only once
+            files = permute(np.arange(first, end), self.num_files, seed)[ordinals - first]
         else:
-            files = permute(numbers, self.num_files, seed)
-        return np.asarray(files * self.num_samples_per_file + indexes)
+            files = permute(ordinals, self.num_files, seed)
+        return np.asarray(files * self.num_samples_per_file + samples)
 
 
 @dataclass(frozen=True)
 class RankPlan:
-    """One rank's part of a plan, for its loader; picklable, and with the same results in every process."""
+    """One rank's part of a plan, for its loader. It can be pickled, and gives the same results in every process."""
 
     plan: Plan
     rank: int
-    endless: bool = False
-    """Steps after the last one start over at step 1 (needed to measure the ceiling); if false, they repeat the last."""
+    endless: bool = False  # whether steps after the last start over at step 1, as the ceiling needs, or repeat the last
 
     def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
         """Return the samples of a batch, shape (batch_size,); `epoch` and `step` count from 1."""
@@ -151,7 +150,7 @@ class RankPlan:
 
 
 class PlanAhead:
-    """Plans many batches at a time and returns them one by one: shuffling hundreds of samples takes as long as one."""
+    """Plans many batches at a time, and returns them one by one: one sample takes as long to shuffle as hundreds."""
 
     _SAMPLES_AHEAD = 4096
     _RUN_STEPS_AHEAD = 64  # minimum for batches of runs: planning one takes the same time for any number of samples
@@ -160,8 +159,7 @@ class PlanAhead:
         self._plan, self._steps = plan, max(1, self._SAMPLES_AHEAD // batch_size)
         self._epoch, self._first = -1, 0
         self._batches: Sequence[NDArray[np.int64] | Runs] = ()
-        self._hashes: list[int] = []
-        """Hashes of `_batches`; empty for batches so large that hashing several at a time would save nothing."""
+        self._hashes: list[int] = []  # of `_batches`; empty for batches so large that each is hashed when it is used
 
     def batch(self, epoch: int, step: int) -> tuple[NDArray[np.int64] | Runs, int]:
         """Return the samples of a batch, in order, and their `hash_samples`; `epoch` and `step` count from 1."""

@@ -18,10 +18,10 @@ from typing import Any, cast
 from datagen.errors import DlemuError
 from dlemu.ranks.messages import decode, encode
 
-PART_BYTES = 1 << 20  # each part of a payload has the whole timeout: a long payload that makes progress is never late
+PART_BYTES = 1 << 20  # each part of a payload may take the whole timeout, so one that makes progress is never late
 _HEADER = struct.Struct("<qq")  # the kind of a frame, and its number
 _TIMEVAL = struct.Struct("@ll")  # struct timeval: seconds and microseconds
-_LONGEST_SECONDS = 1e8  # about three years: means "no deadline" and fits the kernel's jiffies
+_MAX_SECONDS = 1e8  # about three years: means "no deadline" and fits the kernel's jiffies
 _SLACK_SECONDS = 0.1  # tolerated error of a socket timeout: to set it exactly would cost a system call per wait
 _LEVEL_SECONDS = 0.5  # each level of the tree waits this much longer than the next one nearer to the missing rank
 _OTHER_NODES_LEVELS = 4  # extra levels for the time in which a host's leader waits for the other hosts
@@ -32,38 +32,34 @@ class PeerLostError(DlemuError):
 
 
 class Frame(enum.IntEnum):
-    """The kinds of frames, named as in messages. A frame has one number: a value, or the length of the bytes after it.
-
-    CLOCKS requests the offsets between the hosts' clocks. The kinds from TIMEOUT (in ms) on are sent between a leader
-    and the other processes of its host: START describes such a process; the answer LED means that the leader runs its
-    rank, ALONE that the process itself does.
-    """
+    """The kinds of frames, named as in messages. A frame has a number: a value, or the length of the bytes after it."""
 
     BARRIER = 1
     GATHER = 2
     BROADCAST = 3
-    CLOCKS = 4
-    TIMEOUT = 5
-    START = 6
-    LED = 7
-    ALONE = 8
+    CLOCKS = 4  # requests the offsets between the hosts' clocks
+    # The other kinds are sent between a leader and the other processes of its host.
+    TIMEOUT = 5  # in ms
+    START = 6  # describes a process
+    LED = 7  # answer to START: the leader runs the rank of that process
+    ALONE = 8  # answer to START: the process runs its rank itself
     END = 9
 
 
 class Connection:
-    """A stream of frames to and from another process, the peer; calls raise PeerLostError when it is lost or late.
+    """A stream of frames to and from another process, the peer. Calls raise PeerLostError if it is lost or late.
 
     The kernel enforces the timeout (SO_RCVTIMEO): a wait is one system call, which a handler may end by an exception.
     """
 
     def __init__(self, stream: socket.socket, peer: str, timeout_seconds: float, extra_seconds: float = 0.0) -> None:
-        """The peer is lost if a frame is late by the sum of both times; `extra_seconds` orders the ranks' reports."""
+        """The peer is late after the sum of both times. `extra_seconds` decide which rank is the first to report it."""
         self._stream, self._peer = stream, peer
         self._timeout_seconds, self._extra_seconds = timeout_seconds, extra_seconds
-        self._kernel_seconds = math.nan
-        longest = min(timeout_seconds + self._extra_seconds, _LONGEST_SECONDS)
-        self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(longest))
-        self._set_receive_timeout(longest)
+        self._kernel_seconds = math.inf  # the timeout that the kernel has; not set yet
+        total_seconds = min(timeout_seconds + extra_seconds, _MAX_SECONDS)
+        self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(total_seconds))
+        self._set_receive_timeout(total_seconds)
 
     def send(self, frame: Frame, content: int | bytes | bytearray) -> None:
         """Send a frame with a number alone, or with bytes."""
@@ -77,7 +73,7 @@ class Connection:
             raise PeerLostError(f"{self._peer} ended without a message") from error
 
     def receive(self, frame: Frame, waited_seconds: float = 0.0) -> int:
-        """Wait for a frame of this kind and return its number; the caller has waited for `waited_seconds` already."""
+        """Wait for a frame of this kind and return its number. The caller has already waited for `waited_seconds`."""
         self._set_receive_timeout(self._timeout_seconds + self._extra_seconds - waited_seconds)
         kind, number = self.receive_head(frame)
         if kind != frame:
@@ -93,7 +89,7 @@ class Connection:
         return kind, number
 
     def receive_bytes(self, num_bytes: int, frame: Frame) -> bytearray:
-        """Receive the bytes of a frame after its head."""
+        """Receive the bytes that follow the head of a frame."""
         data = bytearray(num_bytes)
         view = memoryview(data)
         while view:
@@ -120,8 +116,8 @@ class Connection:
         self._stream.close()
 
     def _set_receive_timeout(self, seconds: float) -> None:
-        seconds = max(min(seconds, _LONGEST_SECONDS), 0.001)
-        if not abs(seconds - self._kernel_seconds) <= _SLACK_SECONDS:  # at first, it is compared with NaN
+        seconds = max(min(seconds, _MAX_SECONDS), 0.001)
+        if abs(seconds - self._kernel_seconds) > _SLACK_SECONDS:
             self._kernel_seconds = seconds
             self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds))
 
@@ -155,9 +151,12 @@ class Comm:
     def __init__(self, ranks: HostRanks | None = None, local_rank: int = 0) -> None:
         """Create a communicator without connections."""
         ranks = ranks or HostRanks()
-        self.rank, self.size = ranks.members[local_rank], ranks.size
-        self.local_rank, self.local_size = local_rank, len(ranks.members)
-        self.node, self.hosts = ranks.node, ranks.hosts  # index of this rank's host (rank 0's is 0), names of all hosts
+        self.rank = ranks.members[local_rank]
+        self.size = ranks.size
+        self.local_rank = local_rank
+        self.local_size = len(ranks.members)
+        self.node = ranks.node  # index of this rank's host in `hosts`; rank 0's is 0
+        self.hosts = ranks.hosts  # names of all hosts
         self.parent: Connection | None = None  # of a host's first rank: the host's leader, if there are several hosts
         self.children: list[Connection] = []
 
@@ -221,10 +220,12 @@ def connected(ranks: HostRanks, timeout_seconds: float) -> tuple[list[Comm], Con
     The process that will fork the ranks creates all sockets, so no other process can connect. Each rank then closes the
     sockets of the others, so that the others notice when it ends. Raises OSError.
     """
-    comms, leader_link = [Comm(ranks, local_rank) for local_rank in range(len(ranks.members))], None
+    comms = [Comm(ranks, local_rank) for local_rank in range(len(ranks.members))]
+    leader_link: Connection | None = None
     levels = len(comms).bit_length()
     for local_rank in range(1 if len(ranks.hosts) == 1 else 0, len(comms)):
-        depth, parent = (local_rank + 1).bit_length() - 1, (local_rank - 1) // 2
+        depth = (local_rank + 1).bit_length() - 1
+        parent = (local_rank - 1) // 2
         upper, lower = socket.socketpair()  # the parent's end, the rank's end
         # A parent's answer may have to wait for the whole tree twice, and for other nodes. Ranks further down wait
         # longer, so that the children of a missing rank are the first to report it.
@@ -241,7 +242,7 @@ def connected(ranks: HostRanks, timeout_seconds: float) -> tuple[list[Comm], Con
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """Return the name in messages of one or more ranks, given in ascending order: "rank 3", "ranks 0 to 7"."""
+    """Return how messages name these ranks, which are in ascending order: "rank 3", "ranks 0 to 7"."""
     if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
         return f"ranks {ranks[0]} to {ranks[-1]}"
     noun = "ranks" if len(ranks) > 1 else "rank"

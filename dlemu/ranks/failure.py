@@ -29,8 +29,8 @@ INTERRUPTED = Interrupted.__name__  # `Failure.kind` of a process that was inter
 RANK = Role("rank", "use fewer ranks, workers or prefetches")
 _KILLED = 128 + signal.SIGKILL  # exit status
 _NOTICE_SHARE = 0.2  # share of the grace in which ranks may notice a failure by themselves, before they get SIGTERM
-_GIVE_UP = 0  # the step after SIGKILL in `Ending._due`, whose other keys are signal numbers
-_NO_RANK = -1  # key in `Ending.failures` of a signal to the process that started the ranks
+_GIVE_UP = 0  # in `Ending._due`: key for the step after SIGKILL; the other keys are signal numbers
+_NO_RANK = -1  # in `Ending.failures`: key for an interruption of the process that started the ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +38,7 @@ class Failure:
     """Why a rank or a worker failed."""
 
     rank: int  # the process's number among those of its role
-    kind: str
-    """The exception's class name (`Interrupted`, ...); without one, `Exit`, `Signal`, `Stopped`, `Late` or `Stuck`."""
+    kind: str  # name of the exception's class; without an exception: `Exit`, `Signal`, `Stopped`, `Late` or `Stuck`
     message: str
     status: int  # exit status of the run if this is the cause
     at_ns: int  # CLOCK_MONOTONIC when the failure was noticed
@@ -90,7 +89,7 @@ def describe(rank: int, error: BaseException, role: Role = RANK) -> Failure:
 
 
 def killed_by(name: str, pid: int, signal_number: int, remedy: str) -> str:
-    """Return the message for a process that a signal killed, so that it could not report a failure itself."""
+    """Return the message about a process that a signal killed before it could report a failure itself."""
     hint = ""
     if signal_number == signal.SIGKILL:
         hint = f"; {out_of_memory_hint()}, or {remedy}"
@@ -100,7 +99,7 @@ def killed_by(name: str, pid: int, signal_number: int, remedy: str) -> str:
 
 
 def overdue(name: str, pid: int, seconds: float, *, stopped: bool = False) -> str:
-    """Return the message for a process that did not end in time, or that was `stopped` for too long."""
+    """Return the message about a process that did not end in time, or that was `stopped` for too long."""
     if stopped or is_stopped(pid):
         return (
             f"{name} (process {pid}) was stopped from outside (SIGSTOP, a debugger, a batch system that suspends "
@@ -116,11 +115,11 @@ def overdue(name: str, pid: int, seconds: float, *, stopped: bool = False) -> st
 class Ending:
     """Decides when ranks get SIGTERM and SIGKILL, and records how each ended. The caller passes in events and the time.
 
-    With a grace of 5 s, counted from the first failure:
-    0 s: ranks may notice the failure by themselves; after an interruption, they get SIGTERM at once
-    1 s: SIGTERM to the ranks that still run
-    5 s: SIGKILL to the ranks that still run
-    10 s: ranks that still run are blocked in the kernel; they are given up
+    With a grace of 5 s, this happens to the ranks that still run, in seconds after the first failure:
+    0 s: they may notice the failure by themselves; after an interruption, they get SIGTERM at once
+    1 s: they get SIGTERM
+    5 s: they get SIGKILL
+    10 s: they are blocked in the kernel, and are given up
     A rank that is stopped (SIGSTOP) for `timeout_seconds`, or that still runs after `most_seconds`, has failed.
     """
 
@@ -130,11 +129,11 @@ class Ending:
     most_seconds: float = math.inf
     begin_ns: int = field(default_factory=time.monotonic_ns)
     role: Role = RANK
-    success_statuses: Sequence[int] = ()  # of processes that execute another program; empty: 0, of forked ranks
+    success_statuses: Sequence[int] = ()  # of processes that execute another program; empty for forked ranks, with 0
     running: dict[int, int] = field(default_factory=dict)  # process id -> rank
     ends: dict[int, RankEnd] = field(default_factory=dict)  # by rank
     failures: dict[int, Failure] = field(default_factory=dict)  # by rank; after the first, all ranks are being ended
-    _stopped: dict[int, float] = field(default_factory=dict)  # id of a stopped process -> time it must continue by, ns
+    _stopped: dict[int, float] = field(default_factory=dict)  # id of a stopped process -> its deadline to continue, ns
     _due: dict[int, float] = field(default_factory=dict)  # signal to send, or _GIVE_UP -> time, ns
     _signalled: set[tuple[int, int]] = field(default_factory=set)  # (process id, signal that was sent)
 
@@ -144,7 +143,7 @@ class Ending:
         return min(self.begin_ns + self.most_seconds * 1e9, *self._due.values(), *self._stopped.values(), math.inf)
 
     def record_failure(self, failure: Failure, now_ns: int) -> None:
-        """Record a rank's failure, and begin to end all ranks; a rank's later failures follow from its first."""
+        """Record a rank's failure, and begin to end all ranks. Of a rank's failures, only the first counts."""
         if not self.failures:
             self._due[signal.SIGTERM] = now_ns + _NOTICE_SHARE * self.grace_seconds * 1e9
             self._due[signal.SIGKILL] = now_ns + self.grace_seconds * 1e9
@@ -204,19 +203,21 @@ class Ending:
         self.running.clear()
 
     def _explain(self, process: int, code: int, now_ns: int) -> Failure | None:
-        """Return why a process failed, None if it succeeded; an echo if the process only obeyed our SIGTERM."""
-        rank, name = self.running[process], self._name(process)
-        report = self.failures.get(rank)
-        # Whether the process may have ended because of our SIGTERM rather than a failure of its own.
-        may_obey = code in (0, -signal.SIGTERM) if report is None else report.echo or report.kind == INTERRUPTED
+        """Return why a process failed, None if it succeeded. It is an echo if the process only obeyed our SIGTERM."""
+        rank = self.running[process]
+        name = self._name(process)
+        reported = self.failures.get(rank)
+        # Whether the process may have ended because of our SIGTERM, rather than by a failure of its own.
+        may_obey = code in (0, -signal.SIGTERM) if reported is None else reported.echo or reported.kind == INTERRUPTED
         was_killed = (process, signal.SIGKILL) in self._signalled
-        if (interruption := self.failures.get(_NO_RANK)) is not None:
-            caught_signal = self.success_statuses and code >= 0  # after a signal, another program has its own status
-            if may_obey or caught_signal or was_killed:
+        interruption = self.failures.get(_NO_RANK)
+        if interruption is not None:
+            has_own_status = self.success_statuses and code >= 0  # another program, which has handled the signal
+            if may_obey or has_own_status or was_killed:
                 return replace(interruption, rank=rank)
         obeyed = may_obey and (process, signal.SIGTERM) in self._signalled
-        if report is not None:
-            return replace(report, echo=report.echo or obeyed)
+        if reported is not None:
+            return replace(reported, echo=reported.echo or obeyed)
         if was_killed:
             message = f"{name} (process {process}) did not stop within {self.grace_seconds:g} s and was killed"
             return self._failure(process, "Stuck", message, now_ns, _KILLED)

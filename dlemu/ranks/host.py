@@ -1,8 +1,8 @@
-"""One process of each host, its leader, forks all ranks there, so that modules are imported once per host.
+"""The leader of a host: one process there forks all its ranks, so that modules are imported once per host.
 
 The leader is the first of the processes that mpirun, srun or torchrun started on the host. The others become
-placeholders: they pass on their CPUs and environment to their ranks, and sleep until these end. If the processes of a
-host differ (in limits, memory policy or container), each process leads its own rank.
+placeholders: they hand over their CPUs and environment to their ranks, and sleep until these end. If the processes of a
+host differ in limits, memory policy or container, each leads its own rank.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from dlemu.ranks.mpi import MpiProcess
 from dlemu.ranks.process_control import flush_output, ignore, interrupt_on, is_stopped
 from dlemu.ranks.torchrun import TorchrunProcess
 
-_LOOK_SECONDS = 1.0  # interval of a placeholder's checks whether its leader is stopped
-_RETRY_SECONDS = 0.01
+_CHECK_SECONDS = 1.0  # interval of a placeholder's checks whether its leader is stopped
+_RETRY_SECONDS = 0.01  # interval of a placeholder's attempts to connect to its leader
 _CLOSING_SECONDS = 3600.0  # far more than rank 0 takes to write results; bounded, because a host may be cut off
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_NPROC)
 _CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): process, user and group
@@ -46,8 +46,7 @@ class _Process:
     process: int
     cpus: list[int]
     environment: dict[str, str]
-    inherited: str
-    """Text of all properties that a forked rank inherits from the leader, and that must therefore be equal."""
+    inherited: str  # text of all properties that a forked rank inherits from the leader: so they must be equal
 
     @classmethod
     def current(cls, rank: int) -> _Process:
@@ -72,12 +71,12 @@ class _Process:
 
 
 class Host:
-    """This process as the leader of its host: forks the host's ranks, and communicates with the leaders of others."""
+    """This process as the leader of its host: forks the host's ranks, and communicates with the other leaders."""
 
     def __init__(
         self, launcher: LauncherProcess, own: _Process, placeholders: Sequence[tuple[_Process, Connection]] = ()
     ) -> None:
-        """`placeholders` are the other processes whose ranks this one forks, besides its `own`, in rank order."""
+        """`own` is this process; `placeholders` are the others whose ranks it forks, in rank order."""
         self.launcher, self._placeholders = launcher, placeholders
         for _, stream in placeholders:
             os.register_at_fork(after_in_child=stream.close)
@@ -150,9 +149,9 @@ def _wait_as_placeholder(launcher: LauncherProcess, leader: int, stream: Connect
     stopped_seconds = 0.0
     try:
         while True:
-            while not select.select([stream], [], [], _LOOK_SECONDS)[0]:
-                # Count checks rather than seconds: while the whole job is suspended, no time must pass.
-                stopped_seconds = stopped_seconds + _LOOK_SECONDS if is_stopped(leader) else 0.0
+            while not select.select([stream], [], [], _CHECK_SECONDS)[0]:
+                # Count checks rather than seconds, so that no time passes while the whole job is suspended.
+                stopped_seconds = stopped_seconds + _CHECK_SECONDS if is_stopped(leader) else 0.0
                 if stopped_seconds > timeout_seconds:
                     os.kill(leader, signal.SIGKILL)
             frame, value = stream.receive_head(Frame.END)

@@ -1,6 +1,6 @@
 """Forks ranks or workers, and waits until they and all their descendants have ended.
 
-The parent waits without polling. When one rank fails, it ends the others and any processes that ended ranks left.
+The parent waits without polling. When a rank fails, the parent ends the others, and all processes that ranks have left.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from dlemu.ranks.failure import INTERRUPTED, RANK, Ending, Failure, RankEnd, Rol
 from dlemu.ranks.launcher import LedRanks
 from dlemu.ranks.process_control import Interrupted, die_with_parent
 
-_ADOPTED_POLL_SECONDS = 0.02  # polled, because no signal tells when this process adopts an orphaned grandchild
+_ADOPTED_POLL_SECONDS = 0.02  # interval of looking for adopted children: no signal tells that an orphan was adopted
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LOOK_SECONDS = 0.5  # interval of calls of `on_look`: often enough for a progress line
+TICK_SECONDS = 0.5  # interval of calls of `on_tick`: often enough for a progress line
 
 Order = TypeVar("Order")
 Result = TypeVar("Result")
@@ -46,7 +46,7 @@ def run_ranks(
     grace_seconds: float = 5.0,  # time after a failure for the other ranks to notice it and clean up, before SIGKILL
     most_seconds: float = math.inf,
     success_statuses: Sequence[int] = (),
-    on_look: Callable[[], object] = lambda: None,
+    on_tick: Callable[[], object] = lambda: None,
 ) -> list[RankEnd]:
     """Run `main(comm)` in `ranks` forked processes and return how each of them ended, in rank order.
 
@@ -54,7 +54,7 @@ def run_ranks(
     other ranks as `Ending` describes (SIGTERM raises `Interrupted` in them once). Ctrl-C, SIGTERM and SIGHUP to this
     process stop the ranks and are failures of kind `Interrupted` with status 130, 143 or 129. `first_failure(ends)`
     picks the cause. If `main` executes another program, `success_statuses` are the exit statuses that mean success.
-    `on_look` is called every LOOK_SECONDS; its exceptions end the ranks and are raised here.
+    `on_tick` is called every TICK_SECONDS; its exceptions end the ranks and are raised here.
 
     Call this from the main thread, after the imports that ranks share. No child that appears meanwhile outlives the
     call. Raises SpaceError if the system can't start that many processes.
@@ -82,7 +82,7 @@ def run_ranks(
         supervisor = _Supervisor(main, ranks, ending, reports, sender, wakeups, waker)
         stack.callback(supervisor.end)
         supervisor.start(stack)
-        return supervisor.wait(on_look)
+        return supervisor.wait(on_tick)
 
 
 def run_crew(
@@ -101,7 +101,6 @@ def run_crew(
         process_control.name_process(f"dlemu-{role.name}")
         return work(comm, orders[comm.rank])
 
-    # The grace is short, because workers have nothing to save.
     ends = run_ranks(
         len(orders), run, role=role, timeout_seconds=timeout_seconds, grace_seconds=2.0, most_seconds=most_seconds
     )
@@ -129,7 +128,7 @@ class _Supervisor:
     waker: socket.socket  # the interpreter writes the number of each signal to this process there
     process: int = field(default_factory=os.getpid)
     results: dict[int, Any] = field(default_factory=dict)  # by rank
-    link: Connection | None = None  # to the first rank, whose calls to other hosts the leader answers
+    link: Connection | None = None  # to the first rank, for which the leader calls the other hosts
 
     def __post_init__(self) -> None:
         self.launcher = self.ranks.launcher if isinstance(self.ranks, LedRanks) else None
@@ -162,14 +161,14 @@ class _Supervisor:
                 gc.unfreeze()
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
-    def wait(self, on_look: Callable[[], object]) -> list[RankEnd]:
-        """Return how each rank ended, in rank order, once all have; call `on_look` every half second meanwhile."""
-        look_ns = time.monotonic_ns() + LOOK_SECONDS * 1e9
+    def wait(self, on_tick: Callable[[], object]) -> list[RankEnd]:
+        """Wait until all ranks have ended, and return how, in rank order. Meanwhile call `on_tick` each half second."""
+        tick_ns = time.monotonic_ns() + TICK_SECONDS * 1e9
         while self.ending.running:
-            self._wait_once(look_ns)
-            if time.monotonic_ns() >= look_ns:
-                on_look()
-                look_ns = time.monotonic_ns() + LOOK_SECONDS * 1e9
+            self._wait_once(tick_ns)
+            if time.monotonic_ns() >= tick_ns:
+                on_tick()
+                tick_ns = time.monotonic_ns() + TICK_SECONDS * 1e9
         return [replace(self.ending.ends[rank], result=self.results.get(rank)) for rank in sorted(self.ending.ends)]
 
     def pause(self, seconds: float) -> None:
@@ -312,7 +311,7 @@ def _send(process: int, signal_number: int) -> bool:
 
 
 def end_adopted(earlier_children: frozenset[int], grace_seconds: float) -> None:
-    """End every child of this process (which adopts orphans) that is not one of `earlier_children`.
+    """End every child of this process, which adopts orphans, except `earlier_children`.
 
     A process that ignores SIGTERM, such as multiprocessing's resource tracker, may end by itself within the grace.
     """

@@ -1,7 +1,7 @@
 """The processes that a launcher (mpirun, srun, torchrun) started, and the calls between the leaders of hosts.
 
-A leader is the process that forks the ranks of its host. The launcher's library carries messages between hosts. As its
-own waits may spin on a core and miss signals, leaders poll each request between sleeps of 50 microseconds to 1 ms.
+A leader is the process that forks the ranks of its host. The launcher's library carries messages between hosts. The
+library's own waits may spin on a core and miss signals, so leaders poll: they sleep 50 us to 1 ms between two tests.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from dlemu.ranks.comm import Connection, Frame, HostRanks, PeerLostError
 from dlemu.ranks.failure import Failure
 from dlemu.ranks.messages import decode, encode
 
-Launcher = Literal["none", "mpi", "store"]
-"""The program that started this process: no launcher; mpirun or srun; torchrun or another that sets its variables."""
+Launcher = Literal["none", "mpi", "store"]  # none; mpirun or srun; torchrun, or another program that sets its variables
 
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PALS_SIZE", "SLURM_STEP_NUM_TASKS")
 _STORE_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _TORCHRUN = "TORCHELASTIC_RUN_ID"
-_FIRST_SLEEP_SECONDS, _LONGEST_SLEEP_SECONDS, _SLEEP_GROWTH = 50e-6, 1e-3, 1.2  # between polls; growth saves CPU
-_PIECE_BYTES = 64 << 20  # far below 2^31, the largest count that every MPI library supports
-_PINGS = 40  # the fastest counts, as it waited in no queue: half of its round trip bounds the error of the offset
+_MIN_SLEEP_SECONDS, _MAX_SLEEP_SECONDS, _SLEEP_GROWTH = 50e-6, 1e-3, 1.2  # between two tests; the growth saves CPU
+_CHUNK_BYTES = 64 << 20  # far below 2^31, the largest count that every MPI library supports
+_PINGS = 40  # the fastest counts, because it waited in no queue; the offset's error is at most half of its round trip
 _CHECK_SECONDS = 0.5  # interval of checks whether another host has failed
-_LAST_CHECKS, _LAST_CHECK_SECONDS = 4, 0.3  # checks once contact is lost, for the report of a host that failed
+_LAST_CHECKS, _LAST_CHECK_SECONDS = 4, 0.3  # once contact is lost: checks for the report of the host that failed
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
 IsDone = Callable[[], bool]  # tests whether a request is done
@@ -40,9 +39,9 @@ IsDone = Callable[[], bool]  # tests whether a request is done
 class LauncherProcess(ABC):
     """This process as one of a launcher's processes, and the collective calls of the leaders.
 
-    Leaders make calls after `connect`; their `node` is their index in the order of their first ranks. On a single host
-    (`nodes` is 1), calls return at once. They raise PeerLostError after `timeout_seconds`, and when another host
-    reports that it has failed.
+    A leader's `node` is its index among the leaders, by their first ranks. Leaders make calls after `connect`. On a
+    single host (`nodes` is 1), calls return at once. They raise PeerLostError after `timeout_seconds`, or when another
+    host reports that it has failed.
     """
 
     ends_all: bool  # whether the launcher ends the other hosts when one fails
@@ -55,7 +54,7 @@ class LauncherProcess(ABC):
         self.node, self.nodes = 0, 1
         self.pause: Callable[[float], None] = time.sleep  # called while waiting for other hosts; may raise
         self.remote_failure: Failure | None = None  # reported by another host
-        self.peers_name = "another host"  # of the other hosts, in messages
+        self.peers_name = "another host"  # the other hosts in messages
         self._check_due_seconds = 0.0
         self._offset_ns = 0  # to add to this host's clock to get node 0's
         self._unfinished: list[object] = []  # requests and their buffers, into which the library may still write
@@ -69,7 +68,7 @@ class LauncherProcess(ABC):
         """Disconnect from the launcher, after the last call of all processes."""
 
     def end(self, status: int) -> None:
-        """Make the launcher end all processes, if it has a call for that; may not return."""
+        """Make the launcher end all processes, if its library has a call for that. This may not return."""
         self.finish()
 
     def all_reduce_max(self, value_ns: int) -> int:
@@ -84,11 +83,11 @@ class LauncherProcess(ABC):
         sizes = self._maximum(sizes)
         padded = np.zeros(sizes.max(), np.uint8)
         padded[: len(payload)] = np.frombuffer(payload, np.uint8)
-        starts = range(0, padded.size, _PIECE_BYTES)
-        pieces = [self._gather_arrays(padded[start : start + _PIECE_BYTES]) for start in starts]
+        starts = range(0, padded.size, _CHUNK_BYTES)
+        chunks = [self._gather_arrays(padded[start : start + _CHUNK_BYTES]) for start in starts]
         if self.node != 0:
             return []
-        rows = np.concatenate([np.empty((self.nodes, 0), np.uint8), *pieces], axis=1)  # one per host, padded
+        rows = np.concatenate([np.empty((self.nodes, 0), np.uint8), *chunks], axis=1)  # one per host, padded
         return [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)]
 
     def broadcast(self, payload: bytes | bytearray) -> bytes:
@@ -96,8 +95,8 @@ class LauncherProcess(ABC):
         size = np.array([len(payload)], np.int64)
         self._broadcast_array(size.view(np.uint8))
         data = np.frombuffer(payload, np.uint8).copy() if self.node == 0 else np.empty(size[0], np.uint8)
-        for start in range(0, data.size, _PIECE_BYTES):
-            self._broadcast_array(data[start : start + _PIECE_BYTES])
+        for start in range(0, data.size, _CHUNK_BYTES):
+            self._broadcast_array(data[start : start + _CHUNK_BYTES])
         return data.tobytes()
 
     def all_values(self, value: Any) -> list[Any]:
@@ -108,8 +107,8 @@ class LauncherProcess(ABC):
     def clock_offsets(self) -> tuple[int, ...]:
         """Return for each host the nanoseconds to add to its CLOCK_MONOTONIC to get node 0's.
 
-        Node 0 pings the others, which answer with the time by their clocks. The fastest of several pings counts: its
-        answers are assumed to be from the middle of its round trip.
+        Node 0 pings the others, which answer with the time by their clocks. The fastest of several pings counts, and
+        its answers are assumed to be from the middle of its round trip.
         """
         self.all_reduce_max(0)
         stamp = np.zeros(1, np.int64)
@@ -141,7 +140,7 @@ class LauncherProcess(ABC):
                 raise error
 
     def answer(self, link: Connection) -> bool:
-        """Make the call that this host's first rank requests, and send it the result; return False if it has ended."""
+        """Make the call that this host's first rank requests, and send the rank the result; False if it has ended."""
         try:
             kind, number = link.receive_head(Frame.BARRIER)
         except PeerLostError:
@@ -198,7 +197,7 @@ class LauncherProcess(ABC):
         """Begin a request, and sleep (or `spin`) until it is done. Its `buffers` are kept alive until then."""
         if self.nodes == 1:  # the buffers contain the result already
             return
-        deadline_seconds, sleep_seconds = time.monotonic() + self.timeout_seconds, _FIRST_SLEEP_SECONDS
+        deadline_seconds, sleep_seconds = time.monotonic() + self.timeout_seconds, _MIN_SLEEP_SECONDS
         try:
             is_done = begin()
             self._unfinished.append((is_done, buffers))
@@ -210,7 +209,7 @@ class LauncherProcess(ABC):
                     continue
                 self.check_other_hosts()
                 self.pause(sleep_seconds)
-                sleep_seconds = min(sleep_seconds * _SLEEP_GROWTH, _LONGEST_SLEEP_SECONDS)
+                sleep_seconds = min(sleep_seconds * _SLEEP_GROWTH, _MAX_SLEEP_SECONDS)
             self._unfinished.pop()
         except self.errors as error:
             for _ in range(_LAST_CHECKS):
@@ -245,10 +244,10 @@ def on_one_host(environment: Mapping[str, str] = os.environ) -> bool:
 def detect_launcher(environment: Mapping[str, str] = os.environ) -> Launcher:
     """Return the launcher of this process, by its environment variables; "none" if it started a single process.
 
-    torchrun's variables precede those of mpirun and srun, which are inherited if one of these started torchrun. Without
-    TORCHELASTIC_RUN_ID, torchrun's other variables (set by a script under srun, or by a Kubernetes operator) count only
-    if no MPI launcher started several ranks. A bare PMIx launcher, which sets a rank but no size, is "mpi", unless
-    another variable gives a size of 1.
+    torchrun's variables take precedence: if mpirun or srun started torchrun, theirs are only inherited. A script under
+    srun, or a Kubernetes operator, may set torchrun's variables except TORCHELASTIC_RUN_ID. These count only if no MPI
+    launcher started several ranks. A bare PMIx launcher sets a rank but no size: it is "mpi", unless another variable
+    gives a size of 1.
     """
     has_ranks = all(environment.get(name) for name in _STORE_VARIABLES)
     mpi_size = launcher_size({name: size for name, size in environment.items() if name != "SLURM_STEP_NUM_TASKS"})

@@ -19,7 +19,7 @@ import numpy as np
 
 from datagen.errors import DlemuError
 
-_TO_ITEMS: dict[type, Callable[[Any], list[Any]]] = {
+_TO_ITEMS: dict[type, Callable[[Any], list[Any]]] = {  # type -> function that takes a value of this type apart
     int: lambda value: [str(value)],
     str: lambda value: [value.encode("utf-8", "surrogatepass")],  # file names may have bytes that are not UTF-8
     tuple: list,
@@ -28,7 +28,7 @@ _TO_ITEMS: dict[type, Callable[[Any], list[Any]]] = {
     range: lambda value: [value.start, value.stop, value.step],
     dict: lambda value: [list(item) for item in value.items()],
 }
-_FROM_ITEMS: dict[str, Callable[[list[Any]], Any]] = {
+_FROM_ITEMS: dict[str, Callable[[list[Any]], Any]] = {  # name of a type -> function that makes a value from its items
     "int": lambda items: int(*items),
     "str": lambda items: items[0].decode("utf-8", "surrogatepass"),
     "tuple": tuple,
@@ -90,7 +90,7 @@ def _from_plain(plain: Any) -> Any:
         return [_from_plain(item) for item in plain]
     if not isinstance(plain, dict):
         return plain
-    ((name, content),) = plain.items()
+    ((name, content),) = plain.items()  # {name of the type: items}, as `_to_plain` makes it
     items = [_from_plain(item) for item in content]
     return _FROM_ITEMS[name](items) if name in _FROM_ITEMS else _record(name, items)
 

@@ -1,6 +1,6 @@
 """Processes that mpirun or srun started: the only interface to mpi4py.
 
-MPI tells which processes share a host, and carries messages between hosts. On a single host it is idle during the run.
+MPI says which processes share a host, and carries messages between hosts. On a single host, it is idle during the run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dlemu.ranks.process_control import die_with_parent, flush_output, fork_proc
 _FAILURE, _CLEAN = 1, 2  # message tags: the failure of a host; a host has cleaned up after a failure
 _CLEAN_SECONDS = 10.0  # time for the other hosts to remove unfinished files, before MPI kills them
 SAVING_SECONDS = 120.0  # time for node 0 to save the measurements and end all processes, before another host does
-_TURN_SECONDS, _TURNS = 0.6, 6  # processes report a common failure in turns: the launcher ends all after the first
+_TURN_SECONDS, _TURNS = 0.6, 6  # processes report a common failure in turns, as the launcher ends all after the first
 _MPI_MEMORY = ("mpich_shm", "sm_segment", "vader_segment")  # prefixes of the libraries' files in /dev/shm
 _STALE_SECONDS = 60.0  # an unmapped file of this age is stale: processes map their files as soon as they create them
 _HOST_PID_NAMESPACE = 0xEFFFFFFC  # inode of the namespace outside of containers: PROC_PID_INIT_INO of Linux
@@ -40,7 +40,7 @@ class MpiProcess(LauncherProcess):
     ends_all = True
 
     def __init__(self, timeout_seconds: float, split: Callable[[int], int] | None = None) -> None:
-        """Start MPI and find the other ranks; `split`, if given, maps a world rank to its host in place of MPI.
+        """Start MPI and find the other ranks. `split`, if given, maps a world rank to its host, instead of MPI.
 
         Raises UserError if no MPI library is usable, PeerLostError if a rank does not arrive. If another rank never
         starts MPI, SIGTERM ends this process (`start_within`).
@@ -136,10 +136,10 @@ def load_mpi() -> Any:
 
 
 def is_foreign(vendor: str, environment: Mapping[str, str]) -> bool:
-    """Return whether mpi4py's library (mpi4py.MPI.get_vendor()) certainly is not the launcher's.
+    """Return whether mpi4py's library (`vendor`, by mpi4py.MPI.get_vendor()) certainly is not the launcher's.
 
-    Open MPI finds its peers through PMIx only, MPICH's wheel through PMI only. A site's own build may support both, so
-    unclear cases count as the launcher's.
+    Open MPI finds its peers only through PMIx, and MPICH's wheel only through PMI. A site's own build may support both,
+    so unclear cases count as the launcher's.
     """
     under_pmi = "PMI_SIZE" in environment
     if vendor == "Open MPI":
@@ -148,7 +148,7 @@ def is_foreign(vendor: str, environment: Mapping[str, str]) -> bool:
 
 
 def _start(mpi: Any, timeout_seconds: float) -> bool:
-    """Start MPI unless the program has done so already; return whether it did here. Raises UserError, SpaceError."""
+    """Start MPI unless the program did so before; return whether it was started here. Raises UserError, SpaceError."""
     vendor = mpi.get_vendor()[0]
     foreign = is_foreign(vendor, os.environ)
     starts_here = not mpi.Is_initialized()
@@ -181,7 +181,7 @@ def _start(mpi: Any, timeout_seconds: float) -> bool:
 def start_within(seconds: float) -> Iterator[None]:
     """Context that ends this process by SIGTERM, with a message on stderr, if the body takes longer than `seconds`.
 
-    A forked child keeps the time, because MPI_Init spins forever for missing ranks and holds the interpreter lock.
+    A forked child keeps the time, because MPI_Init spins until all ranks are there, and holds the interpreter lock.
     """
     process = os.getpid()
 
@@ -210,7 +210,7 @@ def start_within(seconds: float) -> Iterator[None]:
 def remove_shared_memory(process: int | str = "self", names: tuple[str, ...] = _MPI_MEMORY) -> None:
     """Unlink the MPI library's files in /dev/shm that a process has mapped.
 
-    Unlinked as soon as all processes have mapped them, MPICH's files do not outlive the job, however it ends.
+    MPICH's files are unlinked as soon as all processes have mapped them, so they do not outlive the job.
     """
     _remove(path for path in _mapped(process, names) if path.startswith("/dev/shm/"))
 

@@ -24,8 +24,8 @@ from datagen.errors import DlemuError
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # from linux/prctl.h, like the next two
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
-_RESEND_SECONDS = 0.02  # long enough for a destructor or a fork's hooks to end
-_OUTPUT_SECONDS = 0.3  # a launcher takes milliseconds to read output and to send it to the host that prints it
+_RESEND_SECONDS = 0.02  # wait before a signal is sent again: long enough for a destructor or a fork's hooks to end
+_OUTPUT_SECONDS = 0.3  # wait for the launcher, which takes milliseconds to send output to the host that prints it
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class Interrupted(BaseException):
 
 
 def die_with_parent(parent: int, signal_number: int = signal.SIGKILL) -> None:
-    """Have the kernel send this process `signal_number` when process `parent` ends; SIGKILL if it has ended already.
+    """Make the kernel send this process `signal_number` when process `parent` ends; SIGKILL if that has already ended.
 
     The kernel watches the *thread* that forked this process, so fork from the main thread.
     """
@@ -65,13 +65,13 @@ def is_stopped(process: int) -> bool:
 
 
 def name_process(name: str) -> None:
-    """Set the name of this process that `ps` and `top` show; only its first 15 bytes count."""
+    """Set the name by which `ps` and `top` show this process; only its first 15 bytes count."""
     text = ctypes.create_string_buffer(name.encode()[:15])
     _prctl(_PR_SET_NAME, ctypes.addressof(text))
 
 
 def fork_process(run: Callable[[], int]) -> int:
-    """Fork a process that ends with the status that `run` returns; return its process id. Raises OSError."""
+    """Fork a process that calls `run` and ends with the status that this returns; return its id. Raises OSError."""
     process = os.fork()
     if process == 0:
         status = 128 + signal.SIGTERM
@@ -85,7 +85,7 @@ def fork_process(run: Callable[[], int]) -> int:
 
 
 def interrupt_on(*numbers: int) -> None:
-    """Make each of these signals raise `Interrupted` the first time. SIGTERM includes SIGHUP, unless it is ignored."""
+    """Make each of these signals raise `Interrupted` the first time; with SIGTERM also SIGHUP, unless it is ignored."""
     if signal.SIGTERM in numbers and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers = (*numbers, signal.SIGHUP)
     for number in numbers:
@@ -122,9 +122,9 @@ def interrupt_once() -> Callable[[int, FrameType | None], None]:
 
 
 def start_thread(thread: threading.Thread) -> None:
-    """Start a thread, and defer SIGCHLD until it runs: PyTorch's handler raises when a worker has died.
+    """Start a thread, and defer SIGCHLD until it runs, because PyTorch's handler raises if a worker has died.
 
-    After an exception within `Thread.start`, Python would not know the thread, which would then fail with a message.
+    If `Thread.start` raised, Python would not know the thread, which would then fail with a message.
     """
     if threading.current_thread() is not threading.main_thread():  # signal handlers run in the main thread only
         thread.start()
@@ -154,7 +154,7 @@ def ignore(signal_number: int, frame: FrameType | None) -> None:
 
 
 def flush_output(seconds: float = _OUTPUT_SECONDS) -> None:
-    """Flush stdout and stderr, and give the launcher time to print the output: an abort would overtake it."""
+    """Flush stdout and stderr, and give the launcher time to print the output, which an abort would overtake."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # a service may have no such stream
             stream.flush()
@@ -211,7 +211,7 @@ def within(seconds: float, call: Callable[[], T], task: str) -> T:
 
 
 def becomes_visible(is_visible: Callable[[], bool]) -> bool:
-    """Return whether another host's new file becomes visible here within 10 s: network file systems cache folders."""
+    """Return whether another host's new file becomes visible within 10 s: a network file system caches folders."""
     for _ in range(50):
         if is_visible():
             return True

@@ -27,8 +27,8 @@ from dlemu.ranks.messages import encode
 from dlemu.ranks.process_control import PatienceError, within
 
 _POLL_SECONDS = 0.02  # 50 requests/s per host to the store while ranks start
-_LOOK_SECONDS = 0.3  # interval of checks whether another host has failed
-_STORE_SECONDS = 5.0  # timeout of an answer of the store, which takes milliseconds unless it is cut off
+_CHECK_SECONDS = 0.3  # interval of checks whether another host has failed
+_STORE_SECONDS = 5.0  # timeout of an answer of the store, which takes milliseconds unless its host is cut off
 _FOREVER = datetime.timedelta(days=365)  # gloo's own timeout, which must not expire before ours
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
 
@@ -83,7 +83,8 @@ class TorchrunProcess(LauncherProcess):
 
     def _find_leaders(self, led_ranks: Sequence[int]) -> None:
         """Publish this leader's ranks in the store, find the other leaders there, and connect to them by gloo."""
-        (address, port), seconds = self._address, self.timeout_seconds
+        address, port = self._address
+        seconds = self.timeout_seconds
         deadline_seconds, limit = time.monotonic() + seconds, datetime.timedelta(seconds=seconds)
         try:
             shared = self._gloo.TCPStore(address, port, None, self._keeps_store, limit, wait_for_workers=False)
@@ -116,7 +117,7 @@ class TorchrunProcess(LauncherProcess):
         self.all_reduce_max(0)
 
     def finish(self) -> None:
-        """End the watching thread: if a thread ran torch's code as the interpreter exits, the process would abort."""
+        """End the watching thread: if it ran torch's code while the interpreter exits, the process would abort."""
         self._closing.set()
         if self._watch.is_alive():
             self._watch.join(_STORE_SECONDS)
@@ -126,9 +127,9 @@ class TorchrunProcess(LauncherProcess):
             within(_STORE_SECONDS, lambda: self._store.set("failure", encode(failure)), "telling the other hosts")
 
     def _watch_store(self) -> None:
-        """Poll the store for a failure of another host; in a thread, as a request blocks while the store is cut off."""
+        """Poll the store for a failure of another host, in a thread: a request blocks while the store is cut off."""
         with contextlib.suppress(RuntimeError):
-            while not self._closing.wait(_LOOK_SECONDS):
+            while not self._closing.wait(_CHECK_SECONDS):
                 if self._store.check(["failure"]):
                     self._failure = self._store.get("failure")
                     return

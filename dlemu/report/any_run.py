@@ -75,7 +75,7 @@ def _job_sections(parts: JobParts, summary: Any) -> Iterator[Table]:
 
 
 def further_reasons(limit: LimitedBy[Any]) -> Iterator[Table]:
-    """Yield a limit's evidence and advice, but for the first sentence of each, which is on the first screen."""
+    """Yield a limit's evidence and advice, without the first sentence of each, which is on the first screen."""
     if limit.evidence[1:]:
         yield listing(f"Why: {limit.name}", limit.evidence[1:])
     if limit.advice[1:]:

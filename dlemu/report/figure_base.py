@@ -84,10 +84,10 @@ def lines(
 ) -> alt.LayerChart:
     """Return a chart of lines. Each row has the name of its `line`, its `value` and its x; rows are in the order of x.
 
-    `names` are the lines of all panels that are drawn below each other, so that colours agree between them (default:
-    those in `rows`); several lines have their names at the right. `domain` limits the y axis (default: from 0 to the
-    highest value). `levels` are drawn as horizontal lines. With `points`, each row is a point: hollow if its `verdict`
-    is not `pass`, with an interval if it has `low` and `high`.
+    `names`: the lines of all panels below each other, so that colours agree between them (default: those in `rows`).
+    Several lines have their names at the right. `domain`: limits of the y axis (default: 0 and the highest value).
+    `levels` are drawn as horizontal lines. With `points`, each row is a point: hollow if its `verdict` is not `pass`,
+    with an interval if it has `low` and `high`.
     """
     names = names or list(dict.fromkeys(row["line"] for row in rows))
     tops = [float(row["high"] if "high" in row else row["value"]) for row in rows] + [level.value for level in levels]

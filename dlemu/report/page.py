@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # this module is imported, too, where nothing is drawn
     from dlemu.report.figure_base import Figure
 
 _STATES: dict[Tone, str] = {"good": "passed", "bad": "failed", "open": "open", "caution": "open"}
-"""Tone of the first line -> state of the page, which gives its header the same colour; of other tones neutral."""
+"""Tone of the first line -> state of the page, which selects the header's colour; other tones are neutral."""
 _PNG_SCALE = 2.0  # image pixels per pixel of the figure: sharp on high-density screens and in print
 
 
@@ -40,7 +40,7 @@ class Page:
     config: str = ""  # the configuration as YAML, folded
     measured_at: str = ""  # ISO 8601
     source: str  # name of the result's folder
-    draw: Callable[[], Iterable[tuple[str, Figure]]] = tuple  # returns (name, figure) pairs; default: none
+    draw: Callable[[], Iterable[tuple[str, Figure]]] = tuple  # returns (name, figure) pairs; `tuple()` has none
 
 
 def open_page(folder: str) -> Page:
@@ -75,11 +75,9 @@ def figures(page: Page) -> list[tuple[str, Figure]]:
 
 
 def write_page(folder: str, output: str | None = None) -> str:
-    """Write the page of the result in a folder, to `output` or to the folder's report.html; return its path.
-
-    Raises UserError if a package for drawing, or the result, is missing.
-    """
-    path, page = output or os.path.join(folder, "report.html"), open_page(folder)
+    """Write the page of the result in a folder, to `output` or its report.html; return the path. Raises UserError."""
+    path = output or os.path.join(folder, "report.html")
+    page = open_page(folder)
     pictures = [(name, figure, _for_page(_svg(figure, "transparent"), name)) for name, figure in figures(page)]
     write_text(os.path.dirname(path), os.path.basename(path), render(page, pictures), advice=_advice(folder))
     return path

@@ -21,7 +21,7 @@ PLAIN_SECONDS = 10.0  # minimum between printed lines where there is no terminal
 
 
 class ProgressLine:
-    """A line that the caller redraws, as a thread would disturb the ranks; the cursor stays on the line below it."""
+    """A line that the caller redraws, because a thread would disturb the ranks. The cursor stays on the line below."""
 
     def __init__(
         self, console: Console, now: Callable[[], float] = time.monotonic, plain_seconds: float = PLAIN_SECONDS
@@ -32,7 +32,8 @@ class ProgressLine:
 
     def show(self, line: str, *, last: bool = False) -> None:
         """Replace the line on a terminal; elsewhere print it every `plain_seconds`, and the `last` line once."""
-        if (last and self._has_ended) or not (self._redraws or last or self._now() >= self._next_print):
+        is_due = self._redraws or last or self._now() >= self._next_print
+        if not is_due or (last and self._has_ended):
             return
         self._has_ended = last
         text = line.translate(VISIBLE)

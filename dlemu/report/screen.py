@@ -11,7 +11,7 @@ from rich.padding import Padding
 
 from dlemu.report.table import Line, Table, Tone, print_table, rich_text
 
-MOST_NOTES = 2  # on the first screen; --details has all notes
+MAX_NOTES = 2  # on the first screen; --details has all notes
 _NARROW = 60  # columns; a narrower terminal gets no explanations in parentheses
 
 
@@ -36,12 +36,12 @@ class Screen:
     table: Table | None = None  # above the lines if a table is the answer; with --details it is one of the sections
 
     def shown_lines(self, *, details: bool = False) -> list[Said]:
-        """Return the lines below the title, with at most MOST_NOTES notes; all notes with `details`."""
+        """Return the lines below the title, with at most MAX_NOTES notes; all notes with `details`."""
         notes = [Said("note", text, tone="caution") for text in self.notes]
         if details:
             return [*self.lines, *notes, Said("results", self.folder)]
-        if len(notes) > MOST_NOTES:
-            notes[MOST_NOTES:] = [Said("", f"and {len(notes) - MOST_NOTES} more: --details")]
+        if len(notes) > MAX_NOTES:
+            notes[MAX_NOTES:] = [Said("", f"and {len(notes) - MAX_NOTES} more: --details")]
         lines = [*self.lines, *notes]
         if self.folder:
             lines.append(Said("more", f"dlemu report {shlex.quote(self.folder)} --details"))

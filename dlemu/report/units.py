@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from itertools import takewhile
@@ -33,7 +34,7 @@ def number(value: float | None) -> str:
     """Return a number with about four significant digits; `-` for None."""
     if value is None:
         return "-"
-    digits = 3 - sum(abs(value) >= limit for limit in (10, 100, 1000))  # 3 below 10, none from 1000 on
+    digits = 3 - bisect_right((10.0, 100.0, 1000.0), abs(value))  # 3 below 10, 2 below 100, 1 below 1000, else none
     return f"{value:,.{digits}f}"
 
 
@@ -45,7 +46,7 @@ def with_uncertainty(percent: float, half_width: float | None, threshold: float 
     if half_width is not None and not 0.05 <= half_width < math.inf:
         half_width = None  # it would be shown as 0.0
     digits = 0 if half_width is not None and half_width >= 2 else 1
-    while digits < 3 and round(percent, digits) == threshold != percent:
+    while digits < 3 and percent != threshold and round(percent, digits) == threshold:
         digits += 1
     value = f"{percent:.{digits}f}"
     return f"{value.removesuffix('.0')} %" if half_width is None else f"{value} % ± {half_width:.{digits}f}"
@@ -98,7 +99,7 @@ def plain(value: Any, key: str = "") -> str:
 
 
 def explained(value: Any, prefix: str = "", inherited: str = "") -> Iterator[tuple[str, Any, str]]:
-    """Yield dotted key, value and meaning of each leaf of a typed result; a key without a meaning has `inherited`."""
+    """Yield dotted key, value and meaning of each value of a typed result; `inherited` is the default meaning."""
     texts = meanings(type(value))
     for key, item in _items(value):
         meaning = first_sentence(texts.get(key, "")) or inherited

@@ -66,14 +66,14 @@ def read_answer(folder: str, name: str, answer_type: type[A]) -> A | None:
     return decode_versioned(path, answer_type) if os.path.lexists(path) else None
 
 
-def open_untrusted(path: str, most_bytes: int) -> int:
-    """Open a regular file and return its descriptor; raises UserError for other files, and above `most_bytes`."""
+def open_untrusted(path: str, max_bytes: int) -> int:
+    """Open a regular file and return its descriptor; raises UserError for other files, and above `max_bytes`."""
     try:
         descriptor = open_regular(path)
         size_bytes = os.fstat(descriptor).st_size
-        if size_bytes > most_bytes:
+        if size_bytes > max_bytes:
             os.close(descriptor)
-        check_size(path, size_bytes, most_bytes)
+        check_size(path, size_bytes, max_bytes)
     except (OSError, ValueError) as error:  # ValueError: the path contains a NUL
         folder, is_missing = os.path.dirname(path), isinstance(error, FileNotFoundError | NotADirectoryError)
         if is_missing and folder and not os.path.isdir(folder):
@@ -83,9 +83,9 @@ def open_untrusted(path: str, most_bytes: int) -> int:
     return descriptor
 
 
-def read_untrusted(path: str, most_bytes: int = MOST_COLLECTED_BYTES) -> bytes:
+def read_untrusted(path: str, max_bytes: int = MOST_COLLECTED_BYTES) -> bytes:
     """Return the bytes of a regular file; raises UserError."""
-    with open(open_untrusted(path, most_bytes), "rb") as file:
+    with open(open_untrusted(path, max_bytes), "rb") as file:
         try:
             return file.read(os.fstat(file.fileno()).st_size)
         except OSError as error:

@@ -50,7 +50,7 @@ def others_phrase(mb_per_second: float) -> str:
 
 
 def no_speed_left(others_mb_per_second: float, mb_per_second: float) -> UserError:
-    """Return the error for a prediction in which other jobs take all that the storage can deliver."""
+    """Return the error for a prediction in which other jobs take all that the storage delivers."""
     return UserError(
         f"others take {others_mb_per_second:,g} MB/s, and the storage gives {mb_per_second:,.0f} at most: wanted "
         "--others-mb-per-second below that"
@@ -143,17 +143,17 @@ def _read_data_sheet(path: str) -> Rates:
 
 
 def _rate(line: Line, where: str) -> Rate:
-    """Return the rate that a line of a data sheet states; raises UserError, whose message begins with `where`."""
-    figures = {name: getattr(line, name) for name in ("mb_per_second", "iops", "latency_us")}
-    stated = {name: value for name, value in figures.items() if value}
+    """Return the rate that a line of a data sheet states. Raises UserError; its message begins with `where`."""
+    names = ("mb_per_second", "iops", "latency_us")
+    stated = {name: getattr(line, name) for name in names if getattr(line, name)}
     if len(stated) != 1:
         listing = ", ".join(f"{name}: {value:g}" for name, value in stated.items()) or "no figure"
-        raise UserError(f"{where} has {listing}: wanted one of {', '.join(figures)}, above 0")
+        raise UserError(f"{where} has {listing}: wanted one of {', '.join(names)}, above 0")
     size_bytes = bytes_of(str(line.size))
-    per_second = line.iops or line.mb_per_second * 1e6 / size_bytes
+    requests_per_second = line.iops or line.mb_per_second * 1e6 / size_bytes
     if line.latency_us:
-        per_second = line.depth / line.latency_us * 1e6
-    return Rate(size_bytes=size_bytes, depth=line.depth, per_second=per_second)
+        requests_per_second = line.depth / line.latency_us * 1e6
+    return Rate(size_bytes=size_bytes, depth=line.depth, per_second=requests_per_second)
 
 
 def bytes_of(text: str) -> int:

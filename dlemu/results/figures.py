@@ -96,6 +96,8 @@ class Conditions(EnvironmentFields):
 
 
 SAME_PERCENT = 0.05  # a smaller difference would be shown as 0.0 %
+_WORDS = {"higher": ("better", "worse"), "lower": ("worse", "better"), "neither": ("higher", "lower")}
+"""`Metric.better` -> the words for a side with a higher value, and with a lower one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +148,6 @@ def difference_in_words(
         return f"{a} takes {abs(percent):.1f} % {'less' if percent < 0 else 'more'} time than {b} ({interval})"
     if half_width is None:  # percentiles of few prompts may differ several-fold by chance, so neither side is better
         return f"{a} to {b} {percent:+.1f} % (no interval: it may be chance)"
-    word = "better" if (percent > 0) == (metric.better == "higher") else "worse"
-    if metric.better == "neither":
-        word = "higher" if percent > 0 else "lower"
+    word_if_higher, word_if_lower = _WORDS[metric.better]
+    word = word_if_higher if percent > 0 else word_if_lower
     return f"{a} is {abs(percent):.1f} % {word} than {b} (+- {half_width:.1f})"

@@ -1,8 +1,8 @@
 """The folder `live/` of a run that is not saved yet, from which the run can be read even if it was killed.
 
-The facts are written before the first step, the journal and the step logs during the run. A run in progress holds a
-lock, and its folder is not a result yet. `Progress` is the state of a run for its terminal, `dlemu watch` and callers
-of the Python API.
+The facts are written before the first step, the journal (`RunJournal`) and the step logs during the run. A run in
+progress holds a lock, and its folder is not a result yet. `Progress` is what a terminal, `dlemu watch` and callers of
+the Python API are shown of a run in progress.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from dlemu.machine.cgroup_limits import host_memory
 from dlemu.machine.environment import HostFacts, StorageFacts
 from dlemu.results import ADVICE, FACTS, LIVE, README
 
-T = TypeVar("T")
-
 LOCK = "lock"  # file in live/ that is locked while the run is in progress
+JOURNAL = "journal.json"  # file in live/ with the journal
+
+T = TypeVar("T")
 
 
 def write_live_facts(folder: str, facts: object, *, advice: str) -> None:
@@ -49,12 +50,12 @@ def mark_in_progress(folder: str) -> AbstractContextManager[None]:
 
 
 def is_in_progress(folder: str) -> bool:
-    """Return whether the run in a folder is in progress; False also if the file system shows other hosts no locks."""
+    """Return whether the run in a folder is in progress; always False for another host's run if locks aren't shared."""
     return is_held(os.path.join(folder, LIVE, LOCK))
 
 
 def read_live(folder: str, read: Callable[[str], T]) -> T:
-    """Return the result of `read` for the live folder of a run that is not saved.
+    """Return what `read` makes of the live folder of a run that is not saved.
 
     Raises UserError if the run is still in progress, or if its live folder is damaged or larger than memory.
     """
@@ -68,17 +69,14 @@ def read_live(folder: str, read: Callable[[str], T]) -> T:
     try:
         if not all(stat.S_ISREG(status.st_mode) for status in statuses):
             raise UserError(f"{live} holds something that is not a file, and not dlemu's: remove it")
-        needed = 2 * sum(status.st_size for status in statuses)  # the logs, and a copy of them in one table
-        if needed > host_memory().available_bytes:
+        needed_bytes = 2 * sum(status.st_size for status in statuses)  # the logs, and a copy of them in one table
+        if needed_bytes > host_memory().available_bytes:
             raise UserError(
-                f"{live} needs {needed / 2**30:.1f} GiB of memory, more than is free: read it on another host"
+                f"{live} needs {needed_bytes / 2**30:.1f} GiB of memory, more than is free: read it on another host"
             )
         return read(live)
     except (LookupError, OSError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise UserError(f"{live} is damaged ({error}): copy the folder again") from error
-
-
-JOURNAL = "journal.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,8 +169,8 @@ class Progress:
         if self.mb_per_second is not None:
             text += f"  {self.mb_per_second:,.0f} MB/s"
         if self.seconds_left is not None and not self.is_over:
-            left = round(self.seconds_left)
-            text += f"  {left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"
+            seconds = round(self.seconds_left)
+            text += f"  {seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02} left"
         return text
 
 
@@ -182,4 +180,4 @@ def seconds_left(seconds: float, done: float, total: float) -> float | None:
 
 
 Follower = Callable[[], Progress | None]
-"""Returns the current progress of a run, None before its first rank has begun; raises OSError if its files are gone."""
+"""A function that returns a run's progress, or None before its first rank begins; OSError if its files are gone."""

@@ -18,7 +18,7 @@ from dlemu.metrics.rows import StepTable
 from dlemu.results import ADVICE, CONFIG
 from dlemu.results.answer_files import open_untrusted
 
-MOST_TABLE_BYTES = 64 << 30  # far larger than any result
+MAX_TABLE_BYTES = 64 << 30  # far larger than any result
 
 
 def read_config(folder: str) -> str:
@@ -38,7 +38,7 @@ def read_table(folder: str, name: str) -> pa.Table | None:
     path = os.path.join(folder, name)
     if not os.path.lexists(path):
         return None
-    with open(open_untrusted(path, MOST_TABLE_BYTES), "rb") as file:
+    with open(open_untrusted(path, MAX_TABLE_BYTES), "rb") as file:
         try:
             parquet = pq.ParquetFile(file)
             # A decoded value takes 8 bytes, and as many again for a copy. The size of the file is no measure of that:
@@ -63,7 +63,8 @@ def rows_table(rows: NDArray[np.void] | StepTable, meanings: Mapping[str, str]) 
 
 def read_rows(folder: str, name: str, dtype: np.dtype[np.void]) -> NDArray[np.void]:
     """Return the rows of a table; raises UserError if the table is missing or damaged."""
-    path, table = os.path.join(folder, name), read_table(folder, name)
+    path = os.path.join(folder, name)
+    table = read_table(folder, name)
     if table is None:
         raise UserError(f"{path} is missing: the run's metrics can't be computed; copy the folder again")
     rows = np.zeros(table.num_rows, dtype)

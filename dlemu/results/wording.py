@@ -44,11 +44,11 @@ TRADEMARK = (
 
 class _FindingFormatter(Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
-        directive, _, words = format_spec.partition(" ")
+        directive, _, text = format_spec.partition(" ")
         if directive == "count":
-            return count(value, words)
+            return count(value, text)
         if directive == "several":
-            return words if value != 1 else ""
+            return text if value != 1 else ""
         if directive == "clock":
             minutes, seconds = divmod(int(value), 60)
             hours, minutes = divmod(minutes, 60)
@@ -61,12 +61,12 @@ def fill_in(text: str, numbers: Mapping[str, Any]) -> str:
     return _FindingFormatter().vformat(text, (), numbers)
 
 
-def text_of(finding: Finding, words: Wording[T]) -> T:
+def text_of(finding: Finding, wording: Wording[T]) -> T:
     """Return the text of a finding, still with placeholders for its numbers; raises KeyError for an unknown code."""
     pattern = finding.numbers.get("pattern")
-    return words[finding.code if pattern is None else f"{finding.code}.{pattern}"]
+    return wording[finding.code if pattern is None else f"{finding.code}.{pattern}"]
 
 
-def sentences(findings: Iterable[Finding], words: Wording[str]) -> tuple[str, ...]:
+def sentences(findings: Iterable[Finding], wording: Wording[str]) -> tuple[str, ...]:
     """Return the text of each finding, with its numbers filled in."""
-    return tuple(fill_in(text_of(finding, words), finding.numbers) for finding in findings)
+    return tuple(fill_in(text_of(finding, wording), finding.numbers) for finding in findings)

@@ -24,46 +24,42 @@ from dlemu.ranks import Interrupted, die_with_parent, first_failure
 from dlemu.ranks.failure import INTERRUPTED, RANK, Role, killed_by, overdue
 from dlemu.ranks.launch import run_ranks
 from dlemu.results import SUMMARY
-from dlemu.runner.ranks import OnLook
+from dlemu.runner.ranks import OnTick
 
 LOG = "console.txt"
-_SAVING_SECONDS = 30.0  # how long a run may take to save after Ctrl-C, before it is killed
-_KILLING_SECONDS = 10.0  # how long a killed process may take to end: far longer than needed, unless storage hangs
-_MESSAGE_LINES = 12  # enough for dlemu's longest messages, and for the end of a traceback
+_SAVING_SECONDS = 30.0  # how long a run may take to save after Ctrl-C before it is killed
+_KILLING_SECONDS = 10.0  # how long a killed process may take to end: far more than it needs, unless storage hangs
+_MESSAGE_LINES = 12  # lines of a command's output to show: enough for dlemu's longest message or a traceback's end
 _RUN = Role("run", RANK.remedy)
 
 
 def run_train(
-    words: Sequence[str], folder: str, look: OnLook, launcher: Sequence[str] = (), command: str = "train"
+    overrides: Sequence[str], folder: str, on_tick: OnTick, launcher: Sequence[str] = (), command: str = "train"
 ) -> None:
     """Run one job to its end, with results in `folder`; see `job` and `run_commands`."""
-    run_commands([job(words, folder, launcher, command)], look)
+    run_commands([job(overrides, folder, launcher, command)], on_tick)
 
 
-def job(words: Sequence[str], folder: str, launcher: Sequence[str] = (), command: str = "train") -> Command:
-    """Return the command of a job with overrides `words`. The command succeeds whatever the job's verdict is."""
-    # Status 1 is a failed verdict, but also an interpreter that could not start: so the result file must exist, too.
-    return Command(
-        words=[*launcher, *dlemu_command(command, *words, override(("output", "folder"), folder))],
-        folder=folder,
-        result=SUMMARY,
-        done=COMPLETED,
-    )
+def job(overrides: Sequence[str], folder: str, launcher: Sequence[str] = (), command: str = "train") -> Command:
+    """Return the command that runs a job; it succeeds whatever the job's verdict is."""
+    words = [*launcher, *dlemu_command(command, *overrides, override(("output", "folder"), folder))]
+    # Status 1 means a failed verdict, or an interpreter that could not start: so the result file must exist, too.
+    return Command(words=words, folder=folder, result=SUMMARY, done=COMPLETED)
 
 
 def dlemu_command(*words: str) -> list[str]:
-    """Return the command that runs `dlemu` with `words`.
+    """Return the command that runs `dlemu` with the arguments `words`.
 
-    `python -m` would import from the current folder first, where the user may have a yaml.py. `-P` prevents that; it is
-    left out if this process itself imports from there.
+    `python -m` would import from the current folder first, where the user may have a yaml.py. `-P` prevents that. It is
+    left out if this process itself imports from the current folder.
     """
-    imports_from_here = any(os.path.abspath(entry) == os.getcwd() for entry in sys.path)
+    imports_from_here = os.getcwd() in map(os.path.abspath, sys.path)
     return [sys.executable, *([] if imports_from_here else ["-P"]), "-m", "dlemu", *words]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A dlemu command that writes the file `result` into its folder; its output goes to the file LOG there."""
+    """A dlemu command that writes the file `result` into `folder`; what it prints goes into the file LOG there."""
 
     words: Sequence[str]
     folder: str
@@ -76,10 +72,10 @@ class Command:
         return os.path.join(self.folder, LOG)
 
 
-def run_commands(commands: Sequence[Command], look: OnLook = lambda: None) -> None:
-    """Run commands concurrently, and call `look` every half second until all have ended.
+def run_commands(commands: Sequence[Command], on_tick: OnTick = lambda: None) -> None:
+    """Run commands concurrently, and call `on_tick` every half second until all have ended.
 
-    The first failure ends the other commands and is raised as UserError or DlemuError with the command's message. A
+    The first failure ends the other commands, and is raised as UserError or DlemuError with its command's message. A
     signal to this process ends the commands, and then calls this process's own handler, which may raise.
     """
     for command in commands:
@@ -91,7 +87,7 @@ def run_commands(commands: Sequence[Command], look: OnLook = lambda: None) -> No
         timeout_seconds=math.inf,
         grace_seconds=_SAVING_SECONDS,
         success_statuses=commands[0].done,
-        on_look=look,
+        on_tick=on_tick,
     )
     failure = first_failure(ends)
     if failure is None:
@@ -108,7 +104,7 @@ def run_commands(commands: Sequence[Command], look: OnLook = lambda: None) -> No
 
 
 def _execute(command: Command) -> NoReturn:
-    """Execute a command in place of this forked process, in a session of its own and without input."""
+    """Replace this forked process by a command, in a session of its own and without input."""
     os.setsid()
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -120,10 +116,10 @@ def _execute(command: Command) -> NoReturn:
 
 
 def run_attached(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a user's command on this terminal, with environment variables added, and return its exit status.
+    """Run a user's command on this terminal with more environment variables, and return its exit status.
 
-    Signals do not end this process: Ctrl-C on the terminal reaches the command directly, other signals are forwarded.
-    The status is -N if signal N ended the command, and -SIGINT for any failure after Ctrl-C. Raises UserError if the
+    Signals do not end this process: Ctrl-C reaches the command directly from the terminal, other signals are forwarded.
+    The status is -N if signal N ended the command, and -SIGINT if it failed after Ctrl-C. Raises UserError if the
     command can't be started.
     """
     process: subprocess.Popen[bytes] | None = None
@@ -154,10 +150,8 @@ def run_attached(command: Sequence[str], environment: Mapping[str, str]) -> int:
 class Ended:
     """How a short command ended, and what it printed."""
 
-    status: int
-    """Exit status; -N if signal N ended it."""
-    how: str
-    """How it ended, as a phrase for messages."""
+    status: int  # exit status; -N if signal N ended the command
+    how: str  # how it ended, as a phrase for messages
     out: str
     err: str
 
@@ -169,9 +163,9 @@ class OverdueError(DlemuError):
 def output_of(
     command: Sequence[str], seconds: float, role: Role | None = None, *, pass_fds: Sequence[int] = ()
 ) -> Ended:
-    """Run a command for at most `seconds` and return its output; the command and its children end with the call.
+    """Run a command in a session of its own, without input, for at most `seconds`, and return its output.
 
-    The command runs in a session of its own, without input. Raises OSError, OverdueError.
+    On return, the command and its children have ended. `role` names it in messages. Raises OSError, OverdueError.
     """
     parent = os.getpid()
     role = role or Role(command[0], "")

@@ -1,18 +1,19 @@
-"""Generates and verifies datasets with all ranks."""
+"""Generates and verifies datasets with all ranks: whole commands first, then what each of their ranks does."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from itertools import chain
 
 from datagen import manifest
 from datagen.errors import DatasetError, UserError
 from datagen.generate import finish, generate
 from datagen.generate import prepare as prepare_folder
 from datagen.storage.storage_base import open_storage
-from datagen.thread_pool import Progress as Share
+from datagen.thread_pool import Progress as RankProgress
 from datagen.verify import verify
-from datagen.withheld import public_text
+from datagen.withheld import redact_urls
 from dlemu.config import check_data
 from dlemu.config.schema import Workload
 from dlemu.ranks import Comm
@@ -21,45 +22,45 @@ from dlemu.results.live import Progress, seconds_left
 from dlemu.results.wording import count
 from dlemu.runner.events import DatasetMade, DatasetVerified, OnEvent, Warned
 from dlemu.runner.job import JobRequest
-from dlemu.runner.ranks import OnLook, Ranks, with_ranks
+from dlemu.runner.ranks import OnTick, Ranks, with_ranks
 
 
-def make(
+def run_datagen(
     request: JobRequest,
     on_event: OnEvent,
     *,
-    caution: Callable[[Workload, int], str] = lambda workload, ranks: "",
+    warning_for: Callable[[Workload, int], str] = lambda workload, ranks: "",
     fsync: bool = False,
-    on_look: OnLook = lambda: None,
+    on_tick: OnTick = lambda: None,
 ) -> DatasetMade | None:
     """Make the missing files of a dataset; return a summary on rank 0's host. Raises UserError, RunFailedError.
 
-    `caution` takes the workload and the number of ranks, and returns a warning to show before that, or an empty text.
+    Before any file is made, `warning_for(workload, ranks)` returns a warning for the user, or an empty text.
     """
 
     def body(ranks: Ranks) -> DatasetMade | None:
         workload = ranks.configure(lambda: _checked(request))
-        if ranks.leads and (warning := caution(workload, ranks.count)):
+        if ranks.leads and (warning := warning_for(workload, ranks.count)):
             on_event(Warned(warning))
-        return ranks.run(lambda comm: make_dataset(workload, comm, on_event, fsync=fsync))
+        return ranks.run(lambda comm: make_share(workload, comm, on_event, fsync=fsync))
 
-    return with_ranks(request.words, on_event, body, on_look)
+    return with_ranks(request.overrides, on_event, body, on_tick)
 
 
 def make_on_this_host(workload: Workload, ranks: int, on_event: OnEvent) -> None:
-    """Make and fsync the missing files of a dataset with forked ranks; raises UserError, RunFailedError."""
+    """Make and fsync the missing files of a dataset with `ranks` forked here; raises UserError, RunFailedError."""
     check_data(workload)
-    Ranks(ranks, workload.timeout_seconds).run(lambda comm: make_dataset(workload, comm, on_event, fsync=True))
+    Ranks(ranks, workload.timeout_seconds).run(lambda comm: make_share(workload, comm, on_event, fsync=True))
 
 
-def check_bytes(request: JobRequest, on_event: OnEvent) -> None:
+def run_verify(request: JobRequest, on_event: OnEvent) -> None:
     """Compare every byte of a dataset with what was generated; raises UserError, or RunFailedError for wrong files."""
 
     def body(ranks: Ranks) -> None:
         workload = ranks.configure(lambda: _checked(request))
-        ranks.run(lambda comm: verify_dataset(workload, comm, on_event))
+        ranks.run(lambda comm: verify_share(workload, comm, on_event))
 
-    with_ranks(request.words, on_event, body)
+    with_ranks(request.overrides, on_event, body)
 
 
 def _checked(request: JobRequest) -> Workload:
@@ -68,8 +69,8 @@ def _checked(request: JobRequest) -> Workload:
     return workload
 
 
-def make_dataset(workload: Workload, comm: Comm, on_event: OnEvent, *, fsync: bool = False) -> DatasetMade | None:
-    """Make this rank's share of the missing files; return a summary of all ranks on rank 0. Raises UserError."""
+def make_share(workload: Workload, comm: Comm, on_event: OnEvent, *, fsync: bool = False) -> DatasetMade | None:
+    """Make this rank's share of the missing files; on rank 0, return a summary of all ranks. Raises UserError."""
     spec, storage = workload.dataset, workload.storage_spec
     rank_0s_manifest = None
     if comm.rank == 0:
@@ -80,15 +81,15 @@ def make_dataset(workload: Workload, comm: Comm, on_event: OnEvent, *, fsync: bo
         _check_shared(workload, rank_0s_manifest)
     comm.all_reduce_max(0)  # a barrier: no rank writes before all hosts have passed the check
     progress = _progress(comm, "in place", on_event)
-    generated = generate(
+    share = generate(
         spec, storage, rank=comm.rank, ranks=comm.size, threads=_threads(comm), fsync=fsync, progress=progress
     )
-    shares = comm.gather(generated)
+    shares = comm.gather(share)
     if shares is None:
         return None
     finish(spec, storage)
     total = DatasetMade(
-        folder=public_text(spec.data_folder),
+        folder=redact_urls(spec.data_folder),
         files=sum(share.files for share in shares),
         bytes=sum(share.bytes for share in shares),
         kept_files=sum(share.kept_files for share in shares),
@@ -103,33 +104,33 @@ def _check_shared(workload: Workload, rank_0s_manifest: manifest.Manifest | None
     spec, storage = workload.dataset, open_storage(workload.storage_spec.buffered)
 
     def is_shared() -> bool:
-        own = manifest.read(spec.data_folder, storage)
-        is_copy = own is not None and own.complete and not manifest.differing_keys(own.spec, spec)
-        return is_copy or own == rank_0s_manifest
+        existing = manifest.read(spec.data_folder, storage)
+        is_copy = existing is not None and existing.complete and not manifest.differing_keys(existing.spec, spec)
+        return is_copy or existing == rank_0s_manifest
 
     if not becomes_visible(is_shared):
         raise UserError(
-            f"dataset.data_folder is {public_text(spec.data_folder)}, which this host does not share with rank 0: "
+            f"dataset.data_folder is {redact_urls(spec.data_folder)}, which this host does not share with rank 0: "
             "wanted a folder on storage that all hosts mount"
         )
 
 
-def verify_dataset(workload: Workload, comm: Comm, on_event: OnEvent) -> None:
+def verify_share(workload: Workload, comm: Comm, on_event: OnEvent) -> None:
     """Compare this rank's share of the bytes; rank 0 reports all findings. Raises DatasetError if there are any."""
     spec = workload.dataset
     progress = _progress(comm, "verified", on_event)
-    own_findings = verify(
+    rank_findings = verify(
         spec, workload.storage_spec, rank=comm.rank, ranks=comm.size, threads=_threads(comm), progress=progress
     )
-    shares = comm.gather(own_findings)
-    if shares is None:
+    findings_by_rank = comm.gather(rank_findings)
+    if findings_by_rank is None:
         return
-    findings = tuple(finding for share in shares for finding in share)
+    findings = tuple(chain.from_iterable(findings_by_rank))
     existing = manifest.read(spec.data_folder, open_storage(workload.storage_spec.buffered))
     if existing is not None:
-        spec = existing.spec  # all existing files are verified, even if the settings have fewer
+        spec = existing.spec  # `verify` checks all existing files, even if the settings have fewer
     files = spec.num_files_train + spec.num_files_eval
-    on_event(DatasetVerified(folder=public_text(spec.data_folder), files=files, findings=findings))
+    on_event(DatasetVerified(folder=redact_urls(spec.data_folder), files=files, findings=findings))
     if findings:
         raise DatasetError(
             f"{len(findings)} of {files} files in {spec.data_folder} are wrong; delete those named above, and run "
@@ -137,24 +138,26 @@ def verify_dataset(workload: Workload, comm: Comm, on_event: OnEvent) -> None:
         )
 
 
-def _progress(comm: Comm, state: str, on_event: OnEvent) -> Callable[[Share], None] | None:
-    """Return a function that reports rank 0's share of files in `state`; the shares of others are known at the end."""
+def _progress(comm: Comm, state: str, on_event: OnEvent) -> Callable[[RankProgress], None] | None:
+    """Return a function that reports rank 0's progress, with files in a `state` such as "verified"; None elsewhere."""
     if comm.rank != 0:
         return None
-    first_share: Share | None = None  # its files existed before, so they do not count in the rate
+    first: RankProgress | None = None  # counts the files that existed before; the rate leaves them out
 
-    def report(share: Share) -> None:
-        nonlocal first_share
-        first_share = first_share or share
-        seconds, new_bytes = share.seconds - first_share.seconds, share.bytes - first_share.bytes
+    def report(current: RankProgress) -> None:
+        nonlocal first
+        first = first or current
+        seconds = current.seconds - first.seconds
+        new_bytes = current.bytes - first.bytes
         prefix = f"rank 0 of {comm.size}: " if comm.size > 1 else ""
+        is_last = current.files >= current.total_files
         progress = Progress(
-            at=f"{prefix}{count(share.files, 'file')} {state}",
-            done=share.bytes,
-            # `total_bytes` is an estimate: if it was too low, stay below 100 % until the last file.
-            total=max(share.total_bytes, share.bytes + (share.files < share.total_files)),
+            at=f"{prefix}{count(current.files, 'file')} {state}",
+            done=current.bytes,
+            # `total_bytes` is an estimate. If it was too low, the progress stays below 100 % until the last file.
+            total=max(current.total_bytes, current.bytes if is_last else current.bytes + 1),
             mb_per_second=new_bytes / 1e6 / seconds if new_bytes and seconds else None,
-            seconds_left=seconds_left(seconds, new_bytes, share.total_bytes - first_share.bytes),
+            seconds_left=seconds_left(seconds, new_bytes, current.total_bytes - first.bytes),
         )
         on_event(progress)
 

@@ -21,12 +21,11 @@ _COST_SHARE = 0.002  # maximum share of rank 0's time for reporting progress: co
 
 @dataclass(frozen=True)
 class JobBegan:
-    """All checks have passed: making the dataset begins, or the ranks start. A job that does both reports it twice."""
+    """All checks have passed: the dataset will be made, or the ranks start. A job that does both reports this twice."""
 
     workload: Workload
     ranks: int
-    folder: str = ""
-    """The run's folder; empty before the dataset is made."""
+    folder: str = ""  # the run's; empty before the dataset is made
 
     @property
     def is_second(self) -> bool:
@@ -52,18 +51,15 @@ class DatasetVerified:
 
     folder: str
     files: int
-    findings: tuple[Damage, ...]
-    """The damaged files, each with its damage."""
+    findings: tuple[Damage, ...]  # the damaged files, each with its damage
 
 
 @dataclass(frozen=True)
 class PartMeasured:
     """A part of a measurement is done: one cell of a probe, or one number of readers."""
 
-    part: object
-    """The result of this part."""
-    text: str
-    """The same result as one line of text."""
+    part: object  # the result of this part
+    text: str  # the same result as one line of text
 
 
 @dataclass(frozen=True)
@@ -75,7 +71,7 @@ class Warned:
 
 @dataclass(frozen=True)
 class Doing:
-    """The job's current activity, if neither steps nor files show its progress."""
+    """The job's current activity, for times in which neither steps nor files show progress."""
 
     what: str
 
@@ -92,8 +88,7 @@ class NotSaved:
     """A complete result could not be written; the job then fails, with advice on what to do."""
 
     kind: str
-    answer: object
-    """The result to show: a run's summary or a probe's answer."""
+    answer: object  # the result to show: a run's summary or a probe's answer
     folder: str = "not saved"
 
 

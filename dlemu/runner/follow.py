@@ -17,8 +17,8 @@ from dlemu.results.kinds import kind_of
 from dlemu.results.live import Follower, Progress, is_in_progress
 from dlemu.results.parts import JobSummary
 
-# A run without a lock is dead only after its files have not changed for this long: this host may not see the lock of a
-# run on another host, and a failed run may still be saving.
+# A run without a lock is dead only if its files have not changed for this long: this host may not see the lock of a run
+# on another host, and a failed run may still be saving.
 QUIET_SECONDS = 20.0
 
 
@@ -27,24 +27,22 @@ class RunState:
     """The state of a run at one moment."""
 
     state: Literal["runs", "ended", "dead"]
-    progress: Progress | None = None
-    """Progress of an active run; None before its first rank has begun."""
-    sentence: str = ""
-    """How the run ended; empty while it is active."""
-    status: int = DlemuError.exit_status
-    """Exit status of the run when it has ended."""
+    progress: Progress | None = None  # of an active run; None before its first rank has begun
+    sentence: str = ""  # how the run ended; empty while it is active
+    status: int = DlemuError.exit_status  # exit status of the run once it has ended
 
 
 def follow_run(folder: str) -> Iterator[RunState]:
     """Yield the current state of the run in a folder, endlessly; raises UserError for no run or a damaged one."""
-    live, summary = os.path.join(folder, LIVE), os.path.join(folder, SUMMARY)
+    live = os.path.join(folder, LIVE)
+    summary = os.path.join(folder, SUMMARY)
     if not (os.path.lexists(live) or os.path.lexists(summary)):
         raise UserError(
             f"{folder} holds no run: name the folder of an active run, such as output.folder or results/WORKLOAD/TIME"
         )
     follower: Follower | None = None
     last_activity: object = None
-    changed_at_seconds = time.monotonic() - (time.time() - _newest_mtime(live))  # the newest mtime, on this clock
+    changed_at_seconds = time.monotonic() - (time.time() - _newest_mtime(live))  # the newest mtime by CLOCK_MONOTONIC
     while True:
         progress = None
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # the run has just ended

@@ -1,7 +1,7 @@
-"""The interface of a kind of job: how its runs are planned, measured by ranks, followed, saved and read.
+"""`JobKind`, the base class of kinds of jobs: how their runs are planned, measured by ranks, followed, saved and read.
 
-Ranks log rows of integers, and append each row to a file in the run's subfolder live/ at once. So a run is saved even
-if a rank is killed; a run that could not be saved is read from these files.
+Each rank logs rows of integers, and appends every row at once to a file in the run's subfolder live/. If a rank is
+killed, the run is saved from these files; if the whole run is killed, they are read in place of a saved run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from dlemu.runner.ranks import Ranks
 
 Notify = Callable[[Event], None]
-Look = Callable[[Workload], object]  # checks that the workload's data exists; raises UserError if not
+DataCheck = Callable[[Workload], object]  # raises UserError if a run can't succeed, such as without its dataset
 T = TypeVar("T")
 
 
@@ -64,16 +64,22 @@ class RowsRun(MeasuredRun):
 
 
 class JobKind:
-    """A kind of job. Methods before `complete` read and write its runs; the others run a job, in the order of calls.
+    """A kind of job; a subclass overrides the methods in which it differs from the defaults here.
 
-    Most kinds define `columns`, `measure` and `summarise`. A kind with types of its own for facts, runs or logs
-    overrides `run_of` and `run_rank` in place of `measure` and `summarise`.
+    The methods before `complete` read and write runs. `complete` and the following ones run a job, and stand in the
+    order in which they are called; most of them take the `job` that `plan` has returned.
+
+    A run consists of its facts (settings and the like, from before its first row) and its log: the rows of all ranks,
+    the journal (what rank 0 noted during the run) and the telemetry.
+
+    Most kinds define `columns`, `measure` and `summarise`. A kind that has its own types for facts, runs or logs
+    overrides `run_of` and `run_rank` instead of `measure` and `summarise`.
     """
 
     name: ClassVar[str]
     """`kind` in facts.json and summary.json."""
     columns: ClassVar[Mapping[str, str]]
-    """Column of a row -> its meaning; one column is `rank`."""
+    """Name of each column of a row -> its meaning; one column is `rank`."""
     summary_type: ClassVar[type[Any]]
     facts_type: ClassVar[type[Any]] = RunFacts
     journal_type: ClassVar[type[Any]] = RunJournal
@@ -111,10 +117,10 @@ class JobKind:
         return {}
 
     def check(self, run: Any) -> None:
-        """Raise UserError for facts or rows, of a received run, that would take unbounded memory or time to analyse."""
+        """Raise UserError for a run from an unknown source whose analysis could take unbounded memory or time."""
 
     def follow(self, facts: Any, live_folder: str) -> Follower:
-        """Return a function that reads a run's progress from its live folder; `facts` precede its first row."""
+        """Return a function that reads a run's progress from its live folder; `facts` are from before its first row."""
         return partial(self.progress, facts, live_folder)
 
     def progress(self, facts: Any, live_folder: str) -> Progress | None:
@@ -156,19 +162,21 @@ class JobKind:
         return MeasuredLog(rows, journal.noting(requests=requests_so_far(live_folder)), read_logs(live_folder))
 
     def run_from_log(self, folder: str, facts: Any, log: MeasuredLog[Any], failure: str | None) -> Any:
-        """Return the run of a log and of facts from before its first row; `failure` tells why it is incomplete."""
+        """Return the run with this log and with facts from before its first row; `failure` says why it ended early."""
         heads = tuple(host.head for host in log.telemetry)
         facts = replace(facts, journal=log.journal, recorders=heads, failure=failure)
         return self.run_of(folder, facts, log.rows, log.telemetry)
 
     def read(self, folder: str) -> Any:
-        """Read a run from its folder, or live/ if it was killed, and compute all metrics anew; raises UserError."""
-        path, live_path = os.path.join(folder, FACTS), os.path.join(folder, LIVE, FACTS)
+        """Read a run from its folder, or from live/ if it was killed, and recompute all metrics; raises UserError."""
+        path = os.path.join(folder, FACTS)
+        live_path = os.path.join(folder, LIVE, FACTS)
         if os.path.lexists(path) or not os.path.isfile(live_path):
             facts = decode_versioned(path, self.facts_type)
             run = self.run_of(folder, facts, self.saved_rows(folder), read_telemetry(folder, facts))
         else:
-            facts, log = decode_versioned(live_path, self.facts_type), read_live(folder, self.salvage)
+            facts = decode_versioned(live_path, self.facts_type)
+            log = read_live(folder, self.salvage)
             if log is None:
                 raise UserError(
                     f"{folder} holds a run that was killed before its first {self.row_noun} was measured: run it again"
@@ -188,26 +196,26 @@ class JobKind:
         return workload
 
     def with_making(self, workload: Workload, ranks: int, *, size_is_given: bool) -> tuple[Workload, int]:
-        """Return the workload changed to make missing data first, and the nominal maximum of bytes to make.
+        """For `--make`: return the workload changed so that missing data is made first, and the most bytes to make.
 
-        `size_is_given`: whether the user has set the size of the dataset, which is then kept.
+        If `size_is_given`, the user has set the size of the dataset, and it is kept.
         """
         raise UserError(f"a {self.name} job reads no data that could be made first: leave out --make")
 
     def before(self, workload: Workload, ranks: Ranks, on_event: OnEvent, *, wants_verdict: bool) -> bool:
-        """Do what must precede the run, such as making data; return False if the job has nothing else to run."""
+        """Do what must be done before `plan`, such as making data. Return False if the job ends with that."""
         return True
 
     def looks_at(self, workload: Workload) -> str:
-        """Return the name in timeout messages of the storage that is accessed before the ranks start."""
+        """Return the storage's name for messages about a storage that hangs."""
         return f"the storage of {workload.dataset.data_folder}"
 
-    def in_time(self, workload: Workload, look: Callable[[], T]) -> T:
-        """Call `look`, which accesses the storage before the ranks start; raises DlemuError if it takes too long."""
-        return within(workload.timeout_seconds, look, f"looking at {self.looks_at(workload)}")
+    def in_time(self, workload: Workload, access: Callable[[], T]) -> T:
+        """Return the result of `access`, which accesses the storage; raises DlemuError after `timeout_seconds`."""
+        return within(workload.timeout_seconds, access, f"looking at {self.looks_at(workload)}")
 
     def plan(self, workload: Workload, ranks: int, *, wants_verdict: bool) -> Job:
-        """Inspect the storage, without changing anything, and return the job; raises UserError."""
+        """Inspect the storage without changing it, and return the job; raises UserError."""
         return Job(workload=workload, ranks=ranks, seed=secrets.randbits(48))
 
     def live_names(self, rank: int) -> Iterable[str]:
@@ -215,17 +223,17 @@ class JobKind:
         return (row_log_name(rank),)
 
     def made_folder(self, job: Any) -> str | None:
-        """Return a folder that the run creates if it is missing, and removes again if nothing was measured; or None."""
+        """Return a folder in the storage that the run may create, to be removed if nothing is measured; else None."""
         return None
 
     def begin(self, job: Any) -> None:
-        """Write to the storage what the other hosts need. Raises UserError, OSError."""
+        """Prepare the storage on rank 0's host, such as by claiming names of files. Raises UserError, OSError."""
 
     def check_host(self, job: Any, local_ranks: int) -> None:
-        """Raise UserError or SpaceError if this host can't run its ranks; called once per host."""
+        """Raise UserError or SpaceError if this host can't run its `local_ranks` ranks; called on each host."""
 
     def load(self, job: Any) -> None:
-        """Import the modules that ranks share, before they are forked. Raises UserError."""
+        """Import, before the ranks are forked, the modules that they share. Raises UserError."""
 
     def watched_folders(self, job: Any) -> Iterator[str]:
         """Yield local folders whose devices the recorder watches; the result describes the file system of the first."""
@@ -253,20 +261,20 @@ class JobKind:
         return Reporter(self.follow(self.facts(job), job.live_folder), notify)
 
     def clean_up(self, job: Any) -> str:
-        """Remove unfinished files of a failed run; return a phrase that names what was removed or left, if anything."""
+        """Remove a failed run's unfinished files; return a phrase that names what was removed or left, if anything."""
         return ""
 
     def clean_up_elsewhere(self, job: Any) -> None:
-        """Remove unfinished files of a failed run on another host, if it does not share the folder with rank 0's."""
+        """Remove a failed run's unfinished files on another host, if it does not share their folder with rank 0's."""
 
     def unfinished(self, folder: str) -> Unfinished | None:
-        """Return the useless files, if any, that a killed run left in the storage; raises UserError, OSError."""
+        """Return the useless files that a killed run left in the storage, or None; raises UserError, OSError."""
         return None
 
-    def look_at_points(self) -> Look:
+    def look_at_points(self) -> DataCheck:
         """Return a function that checks a run's data; a sweep calls it for each of its runs before the first begins."""
         return lambda workload: None
 
     def own_place(self, workload: Workload, run_folder: str) -> AbstractContextManager[Sequence[str]]:
-        """Context of one run of a sweep: yields overrides that give it files of its own, and removes these files."""
+        """Context of one run of a sweep: yields overrides that give it files of its own, and finally removes them."""
         return nullcontext(())

@@ -29,8 +29,8 @@ if TYPE_CHECKING:  # most runs have no launcher
     from dlemu.ranks.host import Host
 
 T = TypeVar("T")
-OnLook = Callable[[], object]  # called every half second while ranks run; an exception from it ends them
-SaveFailed = Callable[[str], Kept | None]  # takes the failure's message and saves the measurements so far, if any
+OnTick = Callable[[], object]  # called every half second while ranks run; an exception from it ends them
+SaveAfterFailure = Callable[[str], Kept | None]  # takes the failure's message; saves what was measured, if anything
 
 
 class RunFailedError(DlemuError):
@@ -49,38 +49,38 @@ def failed_run(failure: Failure, kept: Kept | None = None) -> RunFailedError:
     """Return the error for a failed run; `kept` describes the measurements that were saved."""
     error_type = RunUserError if failure.status == UserError.exit_status else RunFailedError
     error = error_type(f"{failure.message}\n{kept.sentence}" if kept else failure.message)
-    error.failure, error.kept, error.exit_status = failure, kept, failure.status
+    error.failure = failure
+    error.kept = kept
+    error.exit_status = failure.status
     if failure.traceback:
         error.add_note(failure.traceback.rstrip())
     return error
 
 
 class RefusedError(UserError):
-    """A UserError on rank 0's host before the ranks start; all leaders raise it, so that they exit together."""
+    """A UserError on rank 0's host before the ranks start. All leaders raise it, so that they exit together."""
 
 
 @dataclass
 class Ranks:
     """The ranks of one command. This process is not a rank itself: each `run` forks all ranks anew.
 
-    With a launcher, this process is the leader of its host, and every method must be called by all leaders.
+    With a launcher, this process is the leader of its host, and all leaders must call the same methods.
     """
 
     count: int = 0
     timeout_seconds: float = Workload.timeout_seconds
-    on_look: OnLook = lambda: None
-    host: Host | None = None
-    """Set with a launcher, which also determines `count`."""
-    words: Sequence[str] = ()
-    """The user's overrides."""
+    on_tick: OnTick = lambda: None
+    host: Host | None = None  # set with a launcher, which also determines `count`
+    overrides: Sequence[str] = ()  # the user's
 
     def __post_init__(self) -> None:
-        self.leads = self.host is None or self.host.node == 0  # this process prepares, saves and reports
+        self.leads = self.host is None or self.host.node == 0  # whether this process prepares, saves and reports
         if self.host is not None:
             self.count = self.host.ranks.size
 
     def configure(self, load: Callable[[], Workload]) -> Workload:
-        """Load the workload on rank 0's host and return it in all leaders; others need neither Hydra nor its files."""
+        """Return the workload in all leaders. Rank 0's host loads it: the others need neither Hydra nor its files."""
         workload = self.compute_once(lambda: self._checked(load()))
         if self.host is None:
             self.count = workload.ranks
@@ -90,7 +90,7 @@ class Ranks:
         return workload
 
     def _checked(self, workload: Workload) -> Workload:
-        """Return the workload; raises UserError if its `ranks` contradicts the launcher, or dlemu versions differ."""
+        """Return the workload; raises UserError if its `ranks` contradicts the launcher, or hosts' versions differ."""
         host = self.host
         if host is None:
             return workload
@@ -100,7 +100,7 @@ class Ranks:
                 f"the hosts have different versions of dlemu ({', '.join(versions)}): install the same one on all of "
                 "them"
             )
-        if take_word(self.words, "ranks")[0] and workload.ranks != self.count:
+        if take_word(self.overrides, "ranks")[0] and workload.ranks != self.count:
             raise UserError(
                 f"the launcher started {count(self.count, 'rank')}, but ranks={workload.ranks} is given: leave it out, "
                 f"or start that many (`mpirun -np {workload.ranks}`)"
@@ -111,13 +111,14 @@ class Ranks:
         """Call `compute` on rank 0's host and return its result in all leaders; its UserError becomes RefusedError."""
         if self.host is None:
             return compute()
-        outcome: tuple[T | None, str | None] = (None, None)  # result, message of a UserError
+        result: T | None = None
+        refusal: str | None = None  # message of a UserError
         if self.leads:
             try:
-                outcome = compute(), None
+                result = compute()
             except UserError as error:
-                outcome = None, str(error)
-        result, refusal = self.host.broadcast(outcome)
+                refusal = str(error)
+        result, refusal = self.host.broadcast((result, refusal))
         if refusal is not None:
             raise RefusedError(refusal)
         return cast(T, result)
@@ -138,7 +139,7 @@ class Ranks:
         if self.host is not None:
             self.host.set_timeout(timeout_seconds)
             forked = self.host.ranks
-        ends = run_ranks(forked, main, timeout_seconds=timeout_seconds, on_look=self.on_look)
+        ends = run_ranks(forked, main, timeout_seconds=timeout_seconds, on_tick=self.on_tick)
         failure = first_failure(ends)
         if failure is not None:
             if self.host is not None:
@@ -147,10 +148,8 @@ class Ranks:
         return cast(T, ends[0].result) if self.leads else None
 
     @contextlib.contextmanager
-    def guard(
-        self, folder: str, save_failed: SaveFailed, clean_up: Callable[[], None] = lambda: None
-    ) -> Iterator[None]:
-        """Context of the run in `folder`: after a failure, rank 0's host saves its measurements, others clean up."""
+    def guard(self, folder: str, save: SaveAfterFailure, clean_up: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Context of the run in `folder`. After a failure, rank 0's host saves what was measured; others clean up."""
         with mark_in_progress(folder) if self.leads else contextlib.nullcontext():
             try:
                 yield
@@ -161,47 +160,47 @@ class Ranks:
                     clean_up()
                     raise
                 if isinstance(error, RunFailedError):
-                    raise _saved(error.failure, folder, save_failed) from None
-                kept = save_failed(str(error))  # the error is from before the ranks began, or from `on_look`
+                    raise _save_and_describe(error.failure, folder, save) from None
+                kept = save(str(error))  # the error is from before the ranks began, or from `on_tick`
                 if kept is not None:
                     error.add_note(kept.sentence)
                 raise
 
 
-def _saved(failure: Failure, folder: str, save_failed: SaveFailed) -> RunFailedError:
+def _save_and_describe(failure: Failure, folder: str, save: SaveAfterFailure) -> RunFailedError:
     """Save the measurements of a failed run and return the error to raise."""
     try:
-        return failed_run(failure, save_failed(failure.message))
+        return failed_run(failure, save(failure.message))
     except DlemuError as error:
-        # If the same full disk ends the run and its saving, show only the second message, which advises what to do. The
-        # failure has come from its process as texts, so only the folder in its message tells which disk was full.
-        is_full = isinstance(error, SpaceError) and failure.kind == SpaceError.__name__
-        shows_one = (is_full and folder in failure.message) or str(error) == failure.message
-        return failed_run(replace(failure, message=str(error) if shows_one else f"{failure.message}\n{error}"))
+        # One full disk may have ended both the run and its saving. Then show only the error of saving, which says what
+        # to do. The failure came from the rank as text, so only the folder in it tells whether that disk was full.
+        both_full = isinstance(error, SpaceError) and failure.kind == SpaceError.__name__
+        same_cause = (both_full and folder in failure.message) or str(error) == failure.message
+        return failed_run(replace(failure, message=str(error) if same_cause else f"{failure.message}\n{error}"))
 
 
 def with_ranks(
-    words: Sequence[str], on_event: OnEvent, body: Callable[[Ranks], T], on_look: OnLook = lambda: None
+    overrides: Sequence[str], on_event: OnEvent, body: Callable[[Ranks], T], on_tick: OnTick = lambda: None
 ) -> T | None:
-    """Call `body` with the ranks that this process will start; return its result. `words` are the user's overrides.
+    """Return the result of `body`, called with the ranks that this process will start.
 
     With a launcher, only leaders call this: for other processes, `run_as_placeholder` returns True. The first failure
     is reported on its host and ends all ranks. Raises UserError, PeerLostError.
     """
     if detect_launcher() == "none":
-        return body(Ranks(on_look=on_look))
+        return body(Ranks(on_tick=on_tick))
     from dlemu.ranks.host import Host, join
 
-    host = join(join_timeout_seconds(words))
+    host = join(join_timeout_seconds(overrides))
     assert isinstance(host, Host)
-    return lead(host, on_event, lambda: body(Ranks(on_look=on_look, host=host, words=words)))
+    return lead(host, on_event, lambda: body(Ranks(on_tick=on_tick, host=host, overrides=overrides)))
 
 
 def lead(host: Host, on_event: OnEvent, body: Callable[[], T]) -> T:
     """Call `body` in a leader, end the launcher's processes, and return the result of `body`.
 
-    An exception is reported and ends all ranks, and this process by SystemExit. After a `RefusedError`, rank 0's host
-    raises it and the others exit: if one ended the rest by force, the launcher would print messages of its own.
+    An exception is reported; it ends all ranks, and this process by SystemExit. A `RefusedError` is only raised on rank
+    0's host, and the others exit: if one host ended the rest by force, the launcher would print messages of its own.
     """
     try:
         result = body()
@@ -222,13 +221,13 @@ def lead(host: Host, on_event: OnEvent, body: Callable[[], T]) -> T:
 
 
 def _failure_of(host: Host, error: BaseException) -> Failure:
-    """Return the failure that an error means for a host; a RunFailedError has that of the rank."""
+    """Return an error as the failure of a host; a RunFailedError already has the failure of a rank."""
     failure = getattr(error, "failure", None)
     return failure if isinstance(failure, Failure) else describe(host.ranks.members[0], error)
 
 
 def _report(host: Host, error: BaseException, failure: Failure) -> str:
-    """Return the message on a failure; if another host prints the cause in the same output, only what was saved."""
+    """Return the message about a failure, without the cause if another host prints that into the same output."""
     another_host_failed = host.launcher.remote_failure is not None or (failure.echo and host.node > 0)
     if host.launcher.ends_all and another_host_failed:
         kept = getattr(error, "kept", None)

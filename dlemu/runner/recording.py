@@ -23,11 +23,13 @@ T = TypeVar("T")
 
 
 class RankRecord(Generic[N]):
-    """One rank's part of the record of a run. Collective methods must be called by all ranks."""
+    """One rank's part of the record of a run. All ranks must call the methods that are marked as collective."""
 
     def __init__(self, job: Job, comm: Comm, journal: N, storage_name: str) -> None:
-        """`storage_name` is the measured storage's name in messages."""
-        self._job, self._comm, self._storage_name = job, comm, storage_name
+        """`storage_name` names the measured storage in messages."""
+        self._job = job
+        self._comm = comm
+        self._storage_name = storage_name
         self.journal = journal  # only rank 0's is saved
         self._recorder: Recorder | None = None
         self._telemetry: HostTelemetry | None = None
@@ -49,8 +51,8 @@ class RankRecord(Generic[N]):
         )
         self._recorder = start_recorder(scope, job.live_folder)
 
-    def _in_time(self, doing: str, look: Callable[[], T]) -> T:
-        return within(self._job.workload.timeout_seconds, look, f"{doing} {self._storage_name}")
+    def _in_time(self, activity: str, access: Callable[[], T]) -> T:
+        return within(self._job.workload.timeout_seconds, access, f"{activity} {self._storage_name}")
 
     def describe(self, find_storage: Callable[[], StorageFacts | None]) -> None:
         """Note the hosts, the host of each rank, and the storage in the journal. Collective."""
@@ -65,7 +67,7 @@ class RankRecord(Generic[N]):
             )
 
     def note(self, **changes: object) -> None:
-        """Set fields of the journal; rank 0 saves it at once, in case the run is killed."""
+        """Set fields of the journal. Rank 0 saves it at once, in case the run is killed."""
         self.journal = self.journal.noting(**changes)
         if self._comm.rank == 0:
             self.journal.save(self._job.live_folder)
@@ -86,7 +88,7 @@ class RankRecord(Generic[N]):
     def collect(self, rows: NDArray[np.void], **rank_fields: object) -> MeasuredLog[N] | None:
         """Return the log of all ranks on rank 0, None on others. Collective, after `stop`.
 
-        `rank_fields` are this rank's values of those fields of the journal that have a value for each rank.
+        Some fields of the journal have a value for each rank: `rank_fields` are this rank's values, by field.
         """
         has_lost_recorder = self._recorder is not None and self._recorder.lost
         gathered = self._comm.gather((rows, self._telemetry, has_lost_recorder, rank_fields))

@@ -1,7 +1,7 @@
-"""The folder of a run: its name, the check that it is free, its creation, and its removal if nothing was measured.
+"""The folder of a run: its name, checks that it is free, its creation, and its removal if nothing was measured.
 
-Its subfolder `live` has the files of an active run: logs of the ranks, counts of requests to an object store, and the
-file by which another process stops the run. Once rank 0 notices that file, all ranks end after the current step.
+While the run is active, the subfolder `live` has the logs of its ranks and the counts of its requests to an object
+store. Another process stops the run by a file there: once rank 0 notices it, all ranks end after the current step.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from dlemu.results.kinds import kind_of
 from dlemu.results.live import JOURNAL, LOCK, RunJournal, is_in_progress, read_journal, report_command
 from dlemu.telemetry._readings import log_path
 
-STOP = "stop"  # the file that stops a run
-_CHECK_SECONDS = 0.2  # interval of checks for that file: one after each step would burden a file server
+STOP = "stop"  # name of the file that stops a run
+_STOP_CHECK_SECONDS = 0.2  # interval of checks for that file: a check after each step would burden a file server
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Job:
         return os.path.join(self.folder, LIVE)
 
     def live_path(self, name: str) -> str:
-        """Return the path of a file in the live folder; empty on a host that can't see this folder."""
+        """Return the path of a file in the live folder; empty on a host that does not share this folder."""
         return os.path.join(self.live_folder, name) if os.path.isdir(self.live_folder) else ""
 
     @property
@@ -58,19 +58,35 @@ class Job:
 
     @property
     def storage_spec(self) -> StorageSpec:
-        """The storage as ranks and workers open it: requests to an object store are counted."""
+        """The storage as ranks and workers open it, so that its requests to an object store are counted."""
         return replace(self.workload.storage_spec, account=request_folder(self.live_folder))
 
 
+@dataclass(frozen=True)
+class Kept:
+    """The saved measurements of a failed run, in a folder like that of any run but marked incomplete."""
+
+    folder: str
+    sentence: str  # tells the user what was saved, and what was removed from the storage or left there
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """Useless files that a killed run left in the storage."""
+
+    what: str  # phrase that names their place and size
+    remove: Callable[[], None]  # removes these files, and no others; raises UserError, OSError
+
+
 def new_folder(name: str, prefix: str = "") -> str:
-    """Return the path results/NAME/PREFIXTIME-PID, with -2, -3, ... if it exists. Raises UserError for a bad name."""
+    """Return the path results/NAME/PREFIXTIME-PID, or that with -2, -3, ... if it exists; UserError for a bad name."""
     check_model_name(name)
     first = os.path.join("results", name, f"{prefix}{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}")
     return next(folder for folder in owned.numbered(first) if not os.path.exists(folder))
 
 
-def check_folder(folder: str) -> None:
-    """Raise SpaceError for a folder that belongs to another run, or that `check_place` refuses."""
+def check_run_folder(folder: str) -> None:
+    """Raise SpaceError if a folder has a result or belongs to an active or killed run, or if `check_place` does."""
     live = os.path.join(folder, LIVE)
     problem = ""
     try:
@@ -88,7 +104,7 @@ def check_folder(folder: str) -> None:
 
 
 def check_new(folder: str, setting: str = "output.folder") -> None:
-    """Raise UserError for a folder that holds a result, or that `check_place` refuses."""
+    """Raise UserError if a folder has a result, or if `check_place` does."""
     kind = kind_of(folder)
     if kind is not None:
         raise UserError(f"{folder} holds another result, {kind.noun}; set {setting} to a new folder")
@@ -100,31 +116,35 @@ def check_place(folder: str, *, setting: str = "output.folder") -> None:
     check_usable(folder, setting)
     missing = missing_folders(folder)
     parent = os.path.dirname(missing[0]) if missing else folder
-    if not (os.path.isdir(parent) and os.access(parent, os.W_OK | os.X_OK)):
-        reason = "can't be written" if os.path.isdir(parent) else "is not a folder"
-        raise SpaceError(
-            f"the results folder {folder} can't be made: {parent} {reason}; set {setting} to a writable folder"
-        )
+    if not os.path.isdir(parent):
+        problem = f"{parent} is not a folder"
+    elif not os.access(parent, os.W_OK | os.X_OK):
+        problem = f"{parent} can't be written"
+    else:
+        return
+    raise SpaceError(f"the results folder {folder} can't be made: {problem}; set {setting} to a writable folder")
 
 
-def make_folder(folder: str, ranks: int, names: Sequence[str] = (), *, also: str | None = None) -> OwnFolder:
+def make_folder(
+    folder: str, ranks: int, live_names: Sequence[str] = (), *, storage_folder: str | None = None
+) -> OwnFolder:
     """Create a run's folder and its live folder; raises SpaceError if that is impossible or another run has the folder.
 
-    `names` are the files that the ranks will write into the live folder. This process claims them (lists them as
-    dlemu's own) for all hosts: if several hosts appended to one list, lines might get lost. `also` is a folder
-    that the run creates if it is missing, and that is removed together with the run's folder.
+    `live_names` are the files that the ranks will write into the live folder. This process claims them (lists them as
+    dlemu's own) for all hosts, because lines could get lost if several hosts appended to one list. If the run later
+    creates `storage_folder`, that is removed together with the run's folder.
     """
-    check_folder(folder)
-    missing = missing_folders(also) if also else ()
+    check_run_folder(folder)
+    missing = missing_folders(storage_folder) if storage_folder else ()
     own_folder = take_folder(folder, "output.folder")
     own_folder = replace(own_folder, made=tuple(sorted({*own_folder.made, *missing}, key=len)))
     live = os.path.join(folder, LIVE)
     telemetry_logs = [log_path("", node) for node in range(ranks)]  # there are no more hosts than ranks
     try:
-        owned.remove_claimed(live)  # from a run that was killed before it measured anything
+        owned.remove_claimed(live)  # left by a run that was killed before it measured anything
         owned.claim(folder, LIVE + "/")
         os.mkdir(live)
-        owned.claim(live, LOCK, FACTS, STOP, JOURNAL, README, *telemetry_logs, *names)
+        owned.claim(live, LOCK, FACTS, STOP, JOURNAL, README, *telemetry_logs, *live_names)
     except FileExistsError as error:
         raise SpaceError(
             f"{live} holds files that this run did not make; set output.folder to a new or empty folder"
@@ -152,27 +172,8 @@ def drop_live(folder: str) -> None:
     owned.remove_claimed(live)
 
 
-@dataclass(frozen=True)
-class Kept:
-    """The saved measurements of a failed run: a run folder like any other, but marked incomplete."""
-
-    folder: str
-    sentence: str
-    """For the user: what was saved, and what was removed from the storage or left there."""
-
-
-@dataclass(frozen=True)
-class Unfinished:
-    """Useless files that a killed run left in the storage."""
-
-    what: str
-    """Phrase that names their place and size."""
-    remove: Callable[[], None]
-    """Removes these files, and no others; raises UserError, OSError."""
-
-
 def requests_so_far(live_folder: str) -> tuple[int, ...]:
-    """Return the counts of a run's requests to an object store so far, as `RequestCounts.values`; () without any."""
+    """Return how many requests to an object store a run has made, as `RequestCounts.values`; () if it made none."""
     folder = request_folder(live_folder)
     if not os.path.isdir(folder):  # the storage is no object store
         return ()
@@ -191,7 +192,7 @@ def request_stop(live_folder: str) -> None:
 
 
 class StopFile:
-    """Called after each step, returns whether the run is to stop; looks for the file at most five times a second."""
+    """Tells after each step whether the run is to stop. It looks for the file at most five times a second."""
 
     def __init__(self, live_folder: str) -> None:
         self._path = os.path.join(live_folder, STOP)
@@ -201,5 +202,5 @@ class StopFile:
         now_seconds = time.monotonic()
         if now_seconds < self._due_seconds:
             return False
-        self._due_seconds = now_seconds + _CHECK_SECONDS
+        self._due_seconds = now_seconds + _STOP_CHECK_SECONDS
         return os.path.exists(self._path)

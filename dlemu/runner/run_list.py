@@ -1,7 +1,7 @@
 """Runs a list of jobs one after another, and saves the answer after each, so that an interrupted list can be resumed.
 
-A study (a sweep, a search, a vendor document, a rehearsal, packing with several settings) defines its runs, how to
-execute one, and the answer file. This module tracks which runs have finished, failed or are missing.
+A study, such as a sweep or a search, defines its runs, how to execute one, and the answer file. This module tracks
+which runs have finished, failed or are missing.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from datagen.errors import DlemuError, UserError
 from dlemu.results.answer_files import Answer, read_answer, save_answer
 from dlemu.runner.run_folder import check_place
 
-DIGEST = "settings_digest"  # the question's field with a digest of all settings, including those from files
+DIGEST = "settings_digest"  # field of a question: a digest of all settings, including those from files
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyAnswer(Answer):
     """What the answer file of every list of runs contains besides the runs."""
 
-    complete: bool = field()  # without the default of `Answer`
+    complete: bool = field()  # required, unlike in `Answer`
     question: Any
     """A dataclass with the user's request; only a list with an equal question may be continued."""
 
 
-What = TypeVar("What")  # a study's own description of a planned run
-Run = TypeVar("Run")  # the record of a run that has ended
-A = TypeVar("A", bound=StudyAnswer)  # the content of the answer file
+What = TypeVar("What")  # type of a study's own description of a planned run
+Run = TypeVar("Run")  # type of the record of a run that has ended; it may have `settings` and a `failure`
+A = TypeVar("A", bound=StudyAnswer)  # type of the answer file's content
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planned(Generic[What]):
-    """One planned run of a list; also the event that this run begins."""
+    """One planned run of a list; sent as an event when the run begins."""
 
     what: What
     """The study's own description of the run."""
@@ -48,25 +48,25 @@ class Planned(Generic[What]):
     label: str
     """Description for the progress line."""
     settings: Mapping[str, str]
-    """KEY -> VALUE of the settings that differ between the runs."""
+    """The settings that differ between the runs: key -> value."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunsPlanned:
-    """All checks have passed; no run has begun."""
+    """Event: all checks have passed, and no run has begun."""
 
     folder: str
     runs: int | None
-    """Number of runs; None if each next run depends on earlier results."""
+    """Number of runs; None if each run depends on the results of earlier ones."""
     finished_runs: int
     """Number of runs that finished before the list was interrupted."""
     wants_page: bool = True
-    """The workload's `output.report`."""
+    """Whether to make a page of the answer: the workload's `output.report`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnded(Generic[Run, A]):
-    """A run has ended, perhaps by a failure, and is recorded in the answer file."""
+    """Event: a run has ended, perhaps by a failure, and its record is in the answer file."""
 
     run: Run
     answer: A
@@ -93,7 +93,9 @@ class RunList(ABC, Generic[What, Run, A]):
         planned: Sequence[Planned[What]],
         on_event: Callable[[RunsPlanned | Planned[What] | RunEnded[Run, A]], object],
     ) -> None:
-        self.folder, self.question, self.planned = folder, question, planned
+        self.folder = folder
+        self.question = question
+        self.planned = planned
         self.runs: list[Run] = []
         self.on_event = on_event
 
@@ -105,7 +107,7 @@ class RunList(ABC, Generic[What, Run, A]):
     def start(self, planned: Planned[What], folder: str) -> Run:
         """Execute a planned run in `folder` and return its record; a DlemuError ends the list.
 
-        After a record with a `failure` the list goes on; a resumed list repeats that run.
+        A record with a `failure` does not end it, but a resumed list repeats that run.
         """
 
     def is_of(self, run: Run, planned: Planned[What]) -> bool:
@@ -130,9 +132,10 @@ class RunList(ABC, Generic[What, Run, A]):
                 f"{self.folder} holds a finished {self.noun}; set {self.setting} to a new folder, or view it with "
                 f"`dlemu report {shlex.quote(self.folder)}`"
             )
-        before, now = asdict(saved.question), asdict(self.question)
-        if changed_keys := [key for key in now if before[key] != now[key]]:
-            changes = [f"{key} was {before[key]!r}, is {now[key]!r}" for key in changed_keys if key != DIGEST]
+        earlier = asdict(saved.question)
+        current = asdict(self.question)
+        if changed_keys := [key for key in current if earlier[key] != current[key]]:
+            changes = [f"{key} was {earlier[key]!r}, is {current[key]!r}" for key in changed_keys if key != DIGEST]
             reason = "; ".join(changes) or "the workload's file, or dlemu's version changed"
             raise UserError(
                 f"{self.folder} holds an interrupted {self.noun} with other settings ({reason}); "
@@ -163,7 +166,7 @@ class RunList(ABC, Generic[What, Run, A]):
 
     @contextlib.contextmanager
     def _locked(self, refusal: type[DlemuError] = DlemuError) -> Iterator[None]:
-        """Context with the folder locked, if it exists; raises `refusal` if another process's runs would compete."""
+        """Context with the folder locked, if it exists; raises `refusal` if another process runs a list in it."""
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(FileNotFoundError):
                 descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -175,7 +178,7 @@ class RunList(ABC, Generic[What, Run, A]):
                         f"{self.folder} is in use by a {self.noun} that another process runs: wait until it ends, or "
                         f"set {self.setting} to a new folder"
                     ) from None
-                except OSError:  # this file system can't lock folders
+                except OSError:  # a file system that can't lock folders
                     pass
             yield
 

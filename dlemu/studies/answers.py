@@ -286,10 +286,7 @@ class Comparison(VerdictField, Answer):
 
     @property
     def main_pair(self) -> RunPair | None:
-        """The pair with the most ranks, which says most about the storages; the last one of several. None without runs.
-
-        Pairs in which both runs have a headline metric, which a report shows first, take precedence.
-        """
+        """The pair with the most ranks (the last of several), preferably with a headline metric; None without runs."""
         names = {metric.name for metric in catalogue_of(self.kind).headlines}
         with_headline = [pair for pair in self.runs if not names.isdisjoint(pair.metrics)]
         last_first = reversed(with_headline or self.runs)  # `max` returns the first of equal pairs

@@ -111,8 +111,8 @@ def _axis(runs: Sequence[Point], ranks: str) -> Axis:
     has_one_name = len({run.name for run in runs}) == 1
     line_names = []
     for run in runs:
-        named = [f"{key.rpartition('.')[2]}={short_values[key][run.settings.get(key, '')]}" for key in line_keys]
-        line_names.append(", ".join(named if named and has_one_name else [run.name, *named]))
+        settings = [f"{key.rpartition('.')[2]}={short_values[key][run.settings.get(key, '')]}" for key in line_keys]
+        line_names.append(", ".join(settings if settings and has_one_name else [run.name, *settings]))
     return Axis(title, line_names, positions)
 
 

@@ -17,18 +17,15 @@ from dlemu.runner.prediction_request import PredictionRequest
 
 
 def predict(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[Any, str, Workload]:
-    """Return the prediction for a workload, or for overrides, with its folder and the workload; raises UserError.
-
-    If the request describes no storage, the answer is what the jobs need from one.
-    """
+    """Return the prediction, its folder and the workload; without a storage, what the jobs need. Raises UserError."""
     if needed := needs(source, request):
         return needed
     request = with_rates(request)
     kind = _kind_of(source, request)
-    predicting = kind.load_job().predict
-    if not predicting:
+    predict_job = kind.load_job().predict
+    if not predict_job:
         raise UserError(f"`dlemu predict` can't predict {kind.noun}: measure it with `dlemu {kind.command}`")
-    return predicting(source, request)
+    return predict_job(source, request)
 
 
 def known_workload(request: PredictionRequest) -> Workload | None:
@@ -49,7 +46,7 @@ def _kind_of(source: Sequence[str] | Workload, request: PredictionRequest) -> Ki
     """Return the kind of job to predict: that of the run given with --from, unless a workload or overrides name one."""
     if isinstance(source, Workload):
         return kind_needed(source)
-    names_workload = any(word.lstrip("+").startswith("workload=") for word in source)
+    names_workload = any(override.lstrip("+").startswith("workload=") for override in source)
     if request.from_folder is not None and not names_workload:
         kind = kind_of(request.from_folder)
         if kind is None:  # a run of another tool

@@ -48,7 +48,7 @@ class Child:
 
     kind: Kind
     workload: Workload
-    words: tuple[str, ...]  # options and overrides
+    argv: tuple[str, ...]  # options and overrides
 
 
 def config_options(config_dir: str | None) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from datagen.errors import UserError
 from datagen.owned import fresh_folder
-from datagen.withheld import without_secrets
+from datagen.withheld import redact_argv
 from dlemu.config import digest, load
 from dlemu.config.overrides import take_word
 from dlemu.metrics.catalogue import Metric
@@ -31,7 +31,7 @@ from dlemu.studies.compare.page import difference_rows
 from dlemu.studies.prerequisites import Child, check_launcher, config_options
 
 TOGETHER = "together.json"
-LEAST_OVERLAP_PERCENT = 80.0  # of a job's time: with less, it had the storage to itself for too long
+MIN_OVERLAP_PERCENT = 80.0  # of a job's time: with less, it had the storage to itself for too long
 Span = tuple[float, float]  # begin and end of a run, seconds since 1970
 
 
@@ -44,21 +44,21 @@ class MeasuredJob(StudyRun):
     """Share of its time in which at least one other job ran; 100 for a run alone."""
 
 
-ConcurrentRuns = dict[int, MeasuredJob]  # index of a job in the question -> its run, for the jobs of one turn
+ConcurrentRuns = dict[int, MeasuredJob]  # the jobs of one turn: index in the question -> run
 
 
 class Loss(NamedTuple):
-    """How much slower a job runs beside the others than alone, by one metric."""
+    """How much slower a job runs together with the others than alone, by one metric."""
 
     metric: Metric
     change: Difference  # of the run together with the others (A) from the run alone (B)
 
     @property
     def percent(self) -> float:
-        """Share of the job's speed that is lost, %; below 0 if the job is faster with the others."""
+        """Share of the speed lost, %: 20 for a rate that falls from 100 to 80, or a time that rises from 80 to 100."""
         together, alone = self.change.a.mean, self.change.b.mean
-        fast, slow = (alone, together) if self.metric.better == "higher" else (together, alone)
-        return 100 * (1 - slow / fast) if fast and self.metric.better != "neither" else 0.0
+        smaller, larger = (together, alone) if self.metric.better == "higher" else (alone, together)
+        return 100 * (1 - smaller / larger) if larger and self.metric.better != "neither" else 0.0
 
     @property
     def is_certain(self) -> bool:
@@ -91,7 +91,7 @@ class JobTogether(NamedTuple):
 
     @property
     def loss(self) -> Loss | None:
-        """The largest loss in a headline metric, certain losses first; None if the runs have no metric in common."""
+        """The largest loss in a headline metric, or else in any; certain losses come first. None without a metric."""
         changes, catalogue = self.changes, catalogue_of(self.together.figures.kind)
         metrics = [metric for metric in catalogue.headlines if metric.name in changes]
         metrics = metrics or [metric for metric in catalogue.compared if metric.name in changes]
@@ -124,8 +124,8 @@ def verdict_of(answer: Together) -> str:
     """Return a phrase with the job that has the largest certain loss; empty if no job has two comparable runs."""
     losses = {job.number: job.loss for job in answer.jobs if job.loss is not None}
     if certain := [number for number, loss in losses.items() if loss.is_certain]:
-        most = max(certain, key=lambda number: (losses[number].percent, number))
-        return f"lost most: job {most}, {losses[most]}"
+        slowed_most = max(certain, key=lambda number: (losses[number].percent, number))
+        return f"lost most: job {slowed_most}, {losses[slowed_most]}"
     if not losses:
         return ""
     verdict = "no job lost measurably"
@@ -146,9 +146,9 @@ def run_together(
     check_launcher("together", "")
     if len(commands) < 2:
         raise UserError("only one job is named: wanted two or more")
-    jobs = {index: _checked_job(words, config_dir) for index, words in enumerate(commands)}
+    jobs = {index: _checked_job(argv, config_dir) for index, argv in enumerate(commands)}
     question = RunsQuestion(
-        overrides=tuple(shlex.join((job.kind.command, *without_secrets(job.words))) for job in jobs.values()),
+        overrides=tuple(shlex.join((job.kind.command, *redact_argv(job.argv))) for job in jobs.values()),
         settings_digest=digest([job.workload for job in jobs.values()]),
     )
     labels = {}
@@ -176,7 +176,7 @@ class Turns(RunList[dict[int, Child], ConcurrentRuns, Together]):
             f"job {job.number} ({job.command}) ran with others for {job.together.overlap_percent:.0f} % of its time: "
             "make the shorter ones longer (train.epochs, checkpoint.num_checkpoints_write) to see what they cost it"
             for job in answer.jobs
-            if job.together.overlap_percent < LEAST_OVERLAP_PERCENT
+            if job.together.overlap_percent < MIN_OVERLAP_PERCENT
         )
         return replace(answer, issues=issues, verdict=verdict_of(answer)) if complete else answer
 
@@ -192,7 +192,7 @@ class Turns(RunList[dict[int, Child], ConcurrentRuns, Together]):
         prefix = "alone" if len(jobs) == 1 else "beside"
         folders = {index: fresh_folder(folder, f"{prefix}-{index + 1}") for index in jobs}
         commands = [
-            child_run.job([*child.words, "output.report=false"], folders[index], command=child.kind.command)
+            child_run.job([*child.argv, "output.report=false"], folders[index], command=child.kind.command)
             for index, child in jobs.items()
         ]
         child_run.run_commands(commands)
@@ -209,17 +209,17 @@ class Turns(RunList[dict[int, Child], ConcurrentRuns, Together]):
         return turn
 
 
-def _checked_job(words: Sequence[str], config_dir: str | None) -> Child:
-    """Return the job that a command's words describe; raises UserError if it could not run."""
-    kind = next((kind for kind in kinds() if kind.is_job and [kind.command] == list(words[:1])), None)
-    overrides = words if kind is None else words[1:]
+def _checked_job(argv: Sequence[str], config_dir: str | None) -> Child:
+    """Return the job of `argv`, overrides after an optional command; raises UserError if it could not run."""
+    kind = next((kind for kind in kinds() if kind.is_job and argv and kind.command == argv[0]), None)
+    overrides = argv if kind is None else argv[1:]
     if take_word(overrides, "output.folder")[0]:
         raise UserError("output.folder is set for a job: name the folder of all of them with --output")
     workload = load(overrides, config_dir=config_dir)
     kind = kind or kind_to_run(workload)
     job = kind.load_job().job
     workload = checked(workload, job)
-    if not workload.workflow.generate_data:  # else the job makes its dataset first, and can't be planned before
+    if not workload.workflow.generate_data:  # a job that makes its own dataset can't be planned before
         job.in_time(workload, lambda: job.plan(workload, workload.ranks, wants_verdict=False))
     return Child(kind, workload, (*config_options(config_dir), *overrides))
 
@@ -228,8 +228,8 @@ def overlap_percent(own: Span, others: Sequence[Span]) -> float:
     """Return the share of a span of time, %, in which at least one of the others overlaps it; 0 for an empty span."""
     own_begin, own_end = own
     covered_seconds, covered_until = 0.0, own_begin
-    for begin, end in sorted(others):
-        begin, end = max(begin, covered_until), min(end, own_end)
+    for other_begin, other_end in sorted(others):
+        begin, end = max(other_begin, covered_until), min(other_end, own_end)
         if end > begin:
             covered_seconds += end - begin
             covered_until = end

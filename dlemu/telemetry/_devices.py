@@ -1,4 +1,4 @@
-"""Finds the block devices behind a folder, and the devices below them: of partitions, md, dm, NVMe paths, and btrfs.
+"""Finds the block devices behind a folder and those that they are built on: of partitions, md, dm, NVMe paths, btrfs.
 
 Sources: sysfs-block (`slaves`, `partition`) and proc(5) (`mountinfo`), https://docs.kernel.org.
 """
@@ -17,12 +17,11 @@ from dlemu.telemetry.probe_base import DeviceFacts, read_text
 
 _SECTOR_BYTES = 512  # unit of sizes in sysfs, for any sector size of the device
 _NO_COUNTERS = "there are no device counters, only the bytes that the application read"
-_WHY_NO_DEVICE = {
+_WHY_NO_DEVICE = {  # file system -> why it has no block device to count
     **dict.fromkeys(("tmpfs", "ramfs"), f"memory; {_NO_COUNTERS}"),
     **dict.fromkeys(("nfs", "nfs4"), "the counters of its client are used in place of a device's"),
     "lustre": "its client counts requests, cache hits included, so it is not known what the servers delivered",
 }
-"""File system -> why it has no block device to count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +50,7 @@ def mounts(proc: str = "/proc") -> list[Mount]:
 
 
 def mount_of(path: str, table: list[Mount]) -> Mount | None:
-    """Return the mount that holds a path: the one with the longest mount point above it; of equals, the latest."""
+    """Return the mount that holds a path: that with the longest mount point above it, and among equals the latest."""
     mounts_above = [mount for mount in table if PurePath(path).is_relative_to(mount.point)]
     return max(reversed(mounts_above), key=lambda mount: len(mount.point), default=None)
 
@@ -74,7 +73,7 @@ def device_stack(folder: str, table: list[Mount], sys: str = "/sys") -> tuple[li
     counted: set[str] = set()
     for top in tops:
         nvme_paths = [name for name in stack[top].below if stack[name].kind == "nvme path"]
-        counts = read_text(f"{sys}/class/block/{top}/stat").split()[0:5:4]  # columns 0, 4: reads, writes since boot
+        counts = read_text(f"{sys}/class/block/{top}/stat").split()[0:5:4]  # columns 0 and 4: reads, writes since boot
         counted.update(nvme_paths if nvme_paths and not any(map(int, counts)) else [top])
     return [replace(device, counted=device.name in counted) for device in stack.values()], ""
 
@@ -84,7 +83,7 @@ def _unescaped(text: str) -> str:
 
 
 def _top_devices(mount: Mount, sys: str) -> list[str]:
-    """Return the names of a file system's own devices. A btrfs may have several, and its number belongs to none."""
+    """Return the names of a file system's own devices. A btrfs may have several, and its number is none of theirs."""
     if mount.file_system == "btrfs":
         member = os.path.basename(os.path.realpath(mount.source))
         members = [_list_names(f"{sys}/fs/btrfs/{name}/devices") for name in _list_names(f"{sys}/fs/btrfs")]
@@ -94,7 +93,7 @@ def _top_devices(mount: Mount, sys: str) -> list[str]:
 
 
 def _stack(name: str, sys: str) -> Iterator[DeviceFacts]:
-    """Yield a device and the devices below it, given its name in /sys/class/block; loop devices have none below."""
+    """Yield a device, given its name in /sys/class/block, and the devices below it; a loop device has none below."""
     folder = disk = f"{sys}/class/block/{name}"
     kind = next((kind for kind in ("partition", "md", "dm", "loop") if os.path.exists(f"{folder}/{kind}")), "disk")
     if kind == "partition":
@@ -120,7 +119,7 @@ def _stack(name: str, sys: str) -> Iterator[DeviceFacts]:
 
 
 def _nvme_paths(name: str, sys: str) -> list[str]:
-    """Return the paths of an NVMe multipath device: of nvme0n1, for example, nvme0c1n1; empty for other devices."""
+    """Return the paths of an NVMe multipath device, such as nvme0c1n1 of nvme0n1; empty for other devices."""
     device = re.fullmatch(r"nvme(\d+)n(\d+)", name)
     pattern = rf"nvme{device[1]}c\d+n{device[2]}" if device else ""
     return [path for path in _list_names(f"{sys}/class/block") if re.fullmatch(pattern, path)]

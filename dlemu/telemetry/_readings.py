@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # not imported in ranks, which do not need Arrow
     import pyarrow as pa
 
 _ROW_COUNTS_KEY = b"readings_per_host"  # in the table's metadata: rows of each host, because host names may repeat
+_PREFIX = "telemetry_"  # of the logs' file names
 
 
 class Series(NamedTuple):
@@ -57,11 +58,9 @@ class RecorderHead:
 class HostTelemetry(RecorderHead):
     """All telemetry of one host. Reading i is the value `value[i]` of `series[which[i]]` at time `time_ns[i]`."""
 
-    series: tuple[Series, ...]
-    """The series in the order of their first readings."""
+    series: tuple[Series, ...]  # in the order of their first readings
     which: NDArray[np.int32]
-    time_ns: NDArray[np.int64]
-    """CLOCK_MONOTONIC of the host."""
+    time_ns: NDArray[np.int64]  # CLOCK_MONOTONIC of the host
     value: NDArray[np.float64]
 
     @property
@@ -82,8 +81,7 @@ class HostTelemetry(RecorderHead):
         return sorted({series.source for series in self.series if series.probe == probe})
 
 
-Telemetry = tuple[HostTelemetry, ...]
-"""A run's telemetry, one entry per host in node order; empty if none was recorded."""
+Telemetry = tuple[HostTelemetry, ...]  # of a run: one entry per host in node order; empty if none was recorded
 
 
 def to_table(telemetry: Telemetry) -> pa.Table:
@@ -118,12 +116,10 @@ def from_tables(heads: Sequence[RecorderHead], readings: pa.Table) -> Telemetry:
         series = tuple(map(Series._make, dict.fromkeys(keys)))
         indices: dict[tuple[str, ...], int] = {key: index for index, key in enumerate(series)}
         which = np.array([indices[key] for key in keys], np.int32)
-        times_ns, values = rows["time_ns"].to_numpy(), rows["value"].to_numpy()
+        times_ns = rows["time_ns"].to_numpy()
+        values = rows["value"].to_numpy()
         hosts.append(HostTelemetry(**vars(head), series=series, which=which, time_ns=times_ns, value=values))
     return tuple(hosts)
-
-
-_PREFIX = "telemetry_"
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -185,7 +181,9 @@ def parse_log(data: bytes) -> HostTelemetry | None:
         head = msgspec.json.decode(head_text, type=RecorderHead)
     except msgspec.DecodeError:
         return None
-    lines, series, damage = list[LogLine](), list[Series](), list[str]()
+    lines: list[LogLine] = []
+    series: list[Series] = []
+    damage: list[str] = []
     decoder = msgspec.json.Decoder(LogLine)
     for number, text in enumerate(texts, 2):
         try:

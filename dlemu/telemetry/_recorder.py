@@ -1,6 +1,7 @@
 """The recorder: one low-priority process per node, which reads all probes at intervals and appends readings to a log.
 
-It is a process rather than a thread so that it never holds a rank's interpreter lock. It dies with its parent rank.
+It is a process, not a thread, so that it never holds a rank's interpreter lock. It dies with its parent rank. A rank
+makes it read the `exact` probes, those with figures for each epoch, also when an epoch's training begins or ends.
 """
 
 from __future__ import annotations
@@ -29,23 +30,25 @@ NICE = 5  # between ranks (0) and loader workers (10): the recorder does not del
 _REPLY_TIMEOUT_SECONDS = 10.0  # how long a rank waits for a reply; after that, the run continues without telemetry
 _SHUTDOWN_SECONDS = 5  # how long a recorder may take to end
 _NULL, _CONTROL, _LOG = 0, 3, 4  # file descriptors in the recorder
-MARK, STOP = b"m", b"s"  # commands
-_EARLY_SHARE = 0.2  # probes that are due within this share of the interval are read early, with those due now
-_LAST_EARLY_SHARE = 0.5  # the same for the last reading; a rate over less than half an interval would be too noisy
+MARK = b"m"  # command: an epoch's training begins or ends
+STOP = b"s"  # command: read once more, and end
+_SLACK = 0.2  # share of the interval: a probe that is due so soon is read together with those that are due now
+_FINAL_SLACK = 0.5  # the same at the last reading, as a rate over less than half an interval would be too noisy
 
 
 class Recorder:
     """A rank's handle on the recorder process. Call `stop` once; `mark` does nothing if the process is lost."""
 
     def __init__(self, process: int, control: socket.socket, log: int) -> None:
-        self._process, self._control, self._log = process, control, io.FileIO(log)
+        self._process = process
+        self._control = control
+        self._log = io.FileIO(log)
         self._alive = True
-        # Whether the process was killed, suspended or too slow before its last reading; known after `stop`
-        self.lost = False
+        self.lost = False  # set by `stop`: whether the process was killed, suspended or too slow for its last reading
         os.register_at_fork(after_in_child=self._forget)  # only the rank itself may use the handle, not its children
 
     def mark(self) -> None:
-        """Make the recorder read the exact probes, and wait for it: called when an epoch's training begins or ends."""
+        """Make the recorder read the exact probes, and wait for that; called as an epoch's training begins or ends."""
         self._command(MARK)
 
     def stop(self) -> HostTelemetry | None:
@@ -97,8 +100,8 @@ def _record(scope: Scope, parent: int, control: int, log: int) -> int:
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    # Of the rank's descriptors, only the control socket and the log stay open; readers of other pipes and sockets would
-    # wait for this process. They are first copied to 10 and above, so that no `dup2` overwrites one still needed.
+    # Only the control socket and the log stay open: readers of the rank's other pipes and sockets would wait for this
+    # process. Both, and /dev/null, are first copied to 10 and above, so that no `dup2` overwrites one still needed.
     descriptors = (control, log, os.open(os.devnull, os.O_RDWR))
     control, log, null = (fcntl.fcntl(descriptor, fcntl.F_DUPFD, 10) for descriptor in descriptors)
     for source, target in ((null, _NULL), (null, 1), (null, 2), (control, _CONTROL), (log, _LOG)):
@@ -151,22 +154,22 @@ class RecorderLoop:
                 return
 
     def handle(self, command: bytes) -> None:
-        """Execute a command: MARK (an epoch's training begins or ends) or STOP (read once more)."""
+        """Execute a command: both read the exact probes, and STOP then reads all probes that are due soon."""
         for name, probe in list(self._probes.items()):
             if probe.exact:
                 probe.mark(time.monotonic_ns())
                 self._read_one(name)
         if command == STOP:
-            self.read(early_share=_LAST_EARLY_SHARE)
+            self.read(slack=_FINAL_SLACK)
         self._log.write(LogLine(cpu_seconds=time.process_time()))
 
-    def read(self, early_share: float = _EARLY_SHARE) -> None:
-        """Read the probes that are due now or within the share `early_share` of the interval."""
-        soon_ns = time.monotonic_ns() + round(early_share * self._interval_ns)
+    def read(self, slack: float = _SLACK) -> None:
+        """Read the probes that are due now, or within the share `slack` of the interval."""
+        soon_ns = time.monotonic_ns() + round(slack * self._interval_ns)
         for name, probe in list(self._probes.items()):
             if self._due_ns[name] <= soon_ns:
                 cost_ns = self._read_one(name)
-                min_interval_ns = 0 if probe.exact else round(cost_ns / COST_SHARE)
+                min_interval_ns = 0 if probe.exact else round(cost_ns / COST_SHARE)  # exact probes limit their cost
                 self._due_ns[name] = time.monotonic_ns() + max(self._interval_ns, min_interval_ns)
 
     def _read_one(self, name: str) -> int:
@@ -185,7 +188,7 @@ class RecorderLoop:
 
 
 def _find_probes(scope: Scope) -> tuple[dict[str, ProbeBase], list[str]]:
-    """Return the probes whose counters this host has, by name, and the notes of all probes, also of missing ones."""
+    """Return the probes whose counters this host has, by name, and the notes of all probes, even of missing ones."""
     probes: dict[str, ProbeBase] = {}
     notes: list[str] = []
     for name in names("dlemu.telemetry"):

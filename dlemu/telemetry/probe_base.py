@@ -86,7 +86,7 @@ class ProbeBase:
         """Find the counters and open their files; raises AbsentError."""
 
     def mark(self, now_ns: int) -> None:
-        """Called before the reading at the begin or end of an epoch's training; only for exact probes."""
+        """Called before the reading at the beginning or the end of an epoch's training; only for exact probes."""
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Yield all readings. Rates are means since the last call; the first call yields none."""

@@ -1,4 +1,4 @@
-"""`scripts/bench [NAME...]`: every figure beside a plain program (docs/benchmarks.md)."""
+"""`scripts/bench [NAME...]`: measures dlemu, and compares it with plain programs (docs/benchmarks.md)."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ BENCHMARKS = {
     "au": Group(emulator.measure_au),
     "start": Group(emulator.measure_start),
 } | {name: Group(partial(beside.measure, case)) for name, case in CASES.items()}
-"""A new benchmark is a module with a generator of figures, and its line here; the short ones come first."""
+"""To add a benchmark, write a module with a generator of figures, and add a line here; short ones come first."""
 WORKLOADS = "workloads"
-"""The name of all cases together."""
+"""The name for all cases together."""
 EVIDENCE = "docs/evidence/benchmarks"
 
 
 def main() -> int:
-    """Measure what was asked for; return the exit status."""
+    """Measure the benchmarks on the command line; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="scripts/bench",
         description="Measure dlemu itself, beside plain programs that do the same (docs/benchmarks.md). "
@@ -54,30 +54,30 @@ def main() -> int:
     engines = f"dlemu's, in {WORKLOADS} (default: %(default)s)"
     parser.add_argument("--engine", choices=("fast", "library"), default="fast", help=engines)
     parser.add_argument("--folder", default="data", help="where the temporary data lies (default: %(default)s)")
-    asked = parser.parse_args()
-    if asked.ranks < 1:
-        parser.error(f"--ranks {asked.ranks}: wanted 1 or more")
-    words = [name for word in asked.names for name in (CASES if word == WORKLOADS else [word])]
-    names = wanted_names(parser, words, BENCHMARKS)
-    if set(names) - set(CASES) and (asked.ranks, asked.engine) != (1, "fast"):
+    args = parser.parse_args()
+    if args.ranks < 1:
+        parser.error(f"--ranks {args.ranks}: wanted 1 or more")
+    expanded = [name for argument in args.names for name in (CASES if argument == WORKLOADS else [argument])]
+    names = wanted_names(parser, expanded, BENCHMARKS)
+    if set(names) - set(CASES) and (args.ranks, args.engine) != (1, "fast"):
         parser.error(f"--ranks and --engine are for {WORKLOADS}, not for {', '.join(sorted(set(names) - set(CASES)))}")
-    if asked.quick and asked.save:
+    if args.quick and args.save:
         parser.error("--quick measures too little to be saved")
 
     def work() -> int:
-        os.makedirs(asked.folder, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="bench-", dir=asked.folder) as folder:
-            peer = Peer(asked.peer) if asked.peer else None
-            bench = Bench(folder, quick=asked.quick, peer=peer, ranks=asked.ranks, engine=asked.engine)
-            kept = str(evidence.FOLDER / "benchmarks") if asked.save else None
-            groups = {name: _unjudged(BENCHMARKS[name]) for name in names} if asked.quick else BENCHMARKS
-            return measure("bench", names, groups, bench, judged=not asked.quick, folder=kept)
+        os.makedirs(args.folder, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="bench-", dir=args.folder) as folder:
+            peer = Peer(args.peer) if args.peer else None
+            bench = Bench(folder, quick=args.quick, peer=peer, ranks=args.ranks, engine=args.engine)
+            save_folder = str(evidence.FOLDER / "benchmarks") if args.save else None
+            groups = {name: _unjudged(BENCHMARKS[name]) for name in names} if args.quick else BENCHMARKS
+            return measure("bench", names, groups, bench, judged=not args.quick, folder=save_folder)
 
     return guarded("bench", work)
 
 
 def _unjudged(group: Group) -> Group:
-    """Return a group whose figures are held to no bound: so little data says nothing."""
+    """Return a group whose figures are not judged, because so little data proves nothing."""
 
     def measure(bench: Bench) -> Iterator[evidence.Line]:
         for line in group.measure(bench):

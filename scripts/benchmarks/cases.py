@@ -1,4 +1,4 @@
-"""The workloads that are held beside plain reads and a peer: each format at its real record size (cases.yaml)."""
+"""The workloads that are compared with plain reads and a peer: each format at its real record size (cases.yaml)."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ import yaml
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One dataset and one way to read it. Nothing computes, and the dataset lies in the page cache."""
+    """A dataset, which is in the page cache, and how it is read, without computation."""
 
     workload: str = "default"
-    """Whose columns are read, where the format has them."""
+    """The workload whose columns are read, if the format has columns."""
     format: str
     files: int
     samples_per_file: int = 1
     record_bytes: int = 0
-    """0: as the workload's columns add up to."""
+    """0 for the sum of the workload's columns."""
     resize_bytes: int = 0
     batch_size: int
     read_threads: int
     loader: str = "pytorch"
     peer_loader: str = ""
-    """The peer's loader where it has not the one that dlemu uses; it is the same where this is empty."""
+    """The peer's loader, if not the same."""
     epochs: int
-    """Of the longer run; the shorter one has two, and their difference is free of start-up."""
+    """Epochs of the longer run. The shorter one has two; the difference does not include start-up."""
     peer_epochs: int = 0
-    """Of the peer's longer run, where so many would take it hours; 0: as many as dlemu's."""
+    """Epochs of the peer's longer run, if it would take hours for as many as dlemu's; 0 for as many."""
     quick_files: int = 8
     peer_speed: float = 1.0
-    """Least ratio of samples/s to the peer's."""
+    """Lower bound of samples/s relative to the peer's."""
     peer_cost: float | None = None
-    """Most ratio of CPU for each GB to the peer's; None: no bound."""
+    """Upper bound of CPU per GB relative to the peer's; None for no bound."""
     plain_speed: float | None = None
-    """Least ratio of samples/s to a plain read of the same bytes."""
+    """Lower bound of samples/s relative to a plain read of the same bytes."""
     plain_cost: float | None = None
-    """Most ratio of CPU for each GB to a plain read of the same files."""
+    """Upper bound of CPU per GB relative to a plain read of the same files."""
     peer_making: float | None = None
-    """Least ratio of MB/s of datagen to the peer's; None where another case makes the same."""
+    """Lower bound of datagen's MB/s relative to the peer's; None if another case makes the same files."""
     making_files: int = 0
-    """Files to make for that, where those to read are over in the time it takes to begin, or many; 0: as many."""
+    """Number of files to make for that, if those to read are too few or too many; 0 for the same number."""
 
     @property
-    def fills_places(self) -> bool:
-        """Each file is read whole to its place in a batch."""
+    def reads_into_batch(self) -> bool:
+        """Whether each file is read as a whole into its slot of a batch."""
         return self.loader == "pytorch" and self.samples_per_file == 1 and not self.resize_bytes
 
     def dataset(self, quick: bool) -> dict[str, int | str]:
@@ -63,5 +63,6 @@ class Case:
         }
 
 
-CASES = {name: Case(**words) for name, words in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text()).items()}
+_YAML = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+CASES = {name: Case(**fields) for name, fields in _YAML.items()}
 """Name -> case."""

@@ -1,4 +1,4 @@
-"""checkpoint: 8 ranks write and read llama3_8b's shape, beside a program with ready buffers; and null storage."""
+"""checkpoint: 8 ranks write and read llama3_8b, compared with a program with ready buffers; and null storage."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from benchmarks.peer import Peer, PeerFailed, PeerSaved
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.checkpoints.io_rows import WRITE
 from dlemu.config import load
-from dlemu.jobs.checkpoint.run import read_checkpoint_run
+from dlemu.jobs.checkpoint.run import CHECKPOINTS
 
 WORKLOAD = "workload=llama3_8b", "scale=laptop"
 RANKS = 8
 ROUNDS = 5
-CHECKPOINTS = 3
+NUM_CHECKPOINTS = 3
 MODELS = {"llama3_8b": 8, "llama3_70b": 64, "llama3_405b": 512, "llama3_1t": 1024}
-PIECE_BYTES = 8 << 20
+TRANSFER_BYTES = 8 << 20
 PEER_WORKLOAD = "llama_8b_zero3"
-"""The same model among DLIO's own workloads (its sources of 2026; its release 2.0.0 has none by layers)."""
+"""DLIO's workload of the same model, in its sources of 2026; release 2.0.0 has no model that is defined by layers."""
 SHRUNKEN = {"vocab_size": 8016, "hidden_size": 256, "ffn_hidden_size": 896}
 PEER_ROUNDS = 3
 READERS = 4
 
 
 class TransferRates(NamedTuple):
-    """What one side did."""
+    """Rates and CPU times of dlemu, or of the plain program."""
 
     write_gb_per_second: float
     read_gb_per_second: float
     write_cpu: float
-    """Seconds for each 1e9 bytes."""
+    """CPU seconds per 1e9 bytes."""
     read_cpu: float
     write_cpu_less_content: float
-    """Without what making the bytes took: the plain program makes none."""
+    """The same without generating the bytes, which the plain program does not do."""
 
 
 def measure(bench: Bench) -> Iterator[Figure | Unmeasured]:
-    """Files of 44 and 10 MB in buffered and direct mode, then every model planned and written to null storage."""
-    _by_plain(bench, False)  # the first to fill this much memory in a virtual machine pays for all
+    """Measure files of 44 and 10 MB, buffered and direct; then plan every model, and write it to null storage."""
+    _by_plain(bench, False)  # in a virtual machine, the first program to fill so much memory is slow
     for name, direct in (("page cache", False), ("O_DIRECT", True)):
         rounds = bench.interleaved(ROUNDS, partial(_by_dlemu, bench, direct), partial(_by_plain, bench, direct))
         yield from _figures(name, rounds)
@@ -75,7 +75,7 @@ def _figures(name: str, rounds: list[tuple[TransferRates, ...]]) -> Iterator[Fig
 
 
 def _beside_peer(bench: Bench, peer: Peer) -> Iterator[Figure | Unmeasured]:
-    """Compare with DLIO at the same shrunken model: without fsync, which it does not call, and from the page cache."""
+    """Compare with DLIO on the same shrunken model, from the page cache and without fsync, which DLIO does not call."""
     by_peer = partial(peer.save, os.path.join(bench.folder, "peer"), PEER_WORKLOAD, SHRUNKEN, 8, bench.rounds(3))
     try:
         rounds = bench.interleaved(PEER_ROUNDS, partial(_as_peer, bench), by_peer)
@@ -96,16 +96,16 @@ def _beside_peer(bench: Bench, peer: Peer) -> Iterator[Figure | Unmeasured]:
 
 def _as_peer(bench: Bench) -> PeerSaved:
     folder, result = os.path.join(bench.folder, "saved"), os.path.join(bench.folder, "result")
-    words = [
+    arguments = [
         *("checkpoint", "workload=llama3_8b", "output.report=false", f"output.folder={result}"),
         *(f"model.transformer.{name}={value}" for name, value in SHRUNKEN.items()),
         *section("checkpoint", checkpoint_folder=folder, num_checkpoints_write=bench.rounds(3)),
         *section("checkpoint", num_checkpoints_read=bench.rounds(3)),
         *("checkpoint.time_between_checkpoints=0", "checkpoint.fsync=false", "checkpoint.evict_page_cache=false"),
     ]
-    begun = time.time()
-    ended = bench.dlemu(*words)
-    done = read_checkpoint_run(result)
+    start = time.time()
+    ended = bench.dlemu(*arguments)
+    done = CHECKPOINTS.read(result)
     write, read = done.summary.write, done.summary.read
     assert write is not None
     assert read is not None
@@ -113,22 +113,22 @@ def _as_peer(bench: Bench) -> PeerSaved:
     shutil.rmtree(folder)
     shutil.rmtree(result)
     rates = (fmean(times.rank0_gib_per_second for times in phase.checkpoints) for phase in (write, read))
-    return PeerSaved(first_ns / 1e9 - begun, *rates, ended.pss_bytes)
+    return PeerSaved(first_ns / 1e9 - start, *rates, ended.pss_bytes)
 
 
 def _by_dlemu(bench: Bench, direct: bool) -> TransferRates:
     folder, result = os.path.join(bench.folder, "saved"), os.path.join(bench.folder, "result")
-    words = [
+    arguments = [
         *("checkpoint", *WORKLOAD, "output.report=false", f"output.folder={result}"),
-        *section("checkpoint", checkpoint_folder=folder, num_checkpoints_write=bench.rounds(CHECKPOINTS)),
-        *section("checkpoint", num_checkpoints_read=bench.rounds(CHECKPOINTS), odirect=direct, readers=READERS),
-        *section("checkpoint", transfer_size=PIECE_BYTES),
+        *section("checkpoint", checkpoint_folder=folder, num_checkpoints_write=bench.rounds(NUM_CHECKPOINTS)),
+        *section("checkpoint", num_checkpoints_read=bench.rounds(NUM_CHECKPOINTS), odirect=direct, readers=READERS),
+        *section("checkpoint", transfer_size=TRANSFER_BYTES),
         "metric.ceiling_seconds=0",
     ]
-    bench.dlemu(*words)
+    bench.dlemu(*arguments)
     with open(os.path.join(result, "summary.json")) as lines:
         summary: dict[str, Any] = json.load(lines)
-    whole = read_checkpoint_run(result).whole
+    whole = CHECKPOINTS.read(result).whole
     written = whole[whole["phase"] == WRITE]
     content = float((written["cpu_ns"] - written["mover_cpu_ns"]).sum()) / float(written["bytes"].sum())
     shutil.rmtree(folder)
@@ -144,13 +144,13 @@ def _by_dlemu(bench: Bench, direct: bool) -> TransferRates:
 
 
 def _by_plain(bench: Bench, direct: bool) -> TransferRates:
-    """Write, drop from the page cache and read as many bytes as often, by the same calls, from memory that is ready."""
+    """Write, drop from the page cache, and read the same files by the same calls, with ready buffers."""
     folder = os.path.join(bench.folder, "plain")
     workload = load(WORKLOAD)
     plan = plan_checkpoint(workload.model, workload.checkpoint, RANKS)
     sizes = [",".join(str(layout.size_bytes) for layout in plan.files(rank)) for rank in plan.ranks]
-    words = (folder, int(direct), bench.rounds(CHECKPOINTS), READERS, PIECE_BYTES)
-    done = bench.plain("plain_checkpoint", *words, *sizes)
+    arguments = (folder, int(direct), bench.rounds(NUM_CHECKPOINTS), READERS, TRANSFER_BYTES)
+    done = bench.plain("plain_checkpoint", *arguments, *sizes)
     shutil.rmtree(folder)
     write, read = done["write"], done["read"]
     return TransferRates(_rate(write), _rate(read), _cpu(write), _cpu(read), _cpu(write))

@@ -1,4 +1,4 @@
-"""datagen: how fast datasets are made, checksums included, beside a program that writes from a ready buffer."""
+"""datagen: the rate of making datasets, with checksums, compared with a program that writes a ready buffer."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from benchmarks.figure import Figure, compare, ratio_at_least
 FILES, FILE_BYTES = 8, 146_600_628
 QUICK_FILE_BYTES = 16_000_000
 ROUNDS = 8
-"""Many and even: how fast the page cache takes new pages differs much from moment to moment."""
+"""Many, because the page cache's rate of new pages varies much; even, because every other round runs backwards."""
 FEW_FILES = 2
-"""Files made beside the slow way: a few seconds of it."""
+"""Number of files for the comparison with random floats: enough for a few seconds."""
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
-    """Files of unet3d's size, with as many threads as cores; then one thread beside the slow way."""
+    """Make files of unet3d's size with one thread per core; then with one thread, compared with random floats."""
     making = _Making(bench)
     threads = len(os.sched_getaffinity(0))
-    making.by_plain(threads, fsync=False)  # the first to fill this much memory in a virtual machine pays for all
-    for words, fsync, wanted in (("with fsync", True, 0.8), ("without fsync", False, 0.4)):
+    making.by_plain(threads, fsync=False)  # in a virtual machine, the first program to fill so much memory is slow
+    for name, fsync, bound in (("with fsync", True, 0.8), ("without fsync", False, 0.4)):
         pairs = bench.interleaved(
             ROUNDS, partial(making.by_dlemu, threads, fsync=fsync), partial(making.by_plain, threads, fsync=fsync)
         )
-        what = f"{words}, {threads} threads"
-        yield compare(what, "MB/s", pairs, "writing a ready buffer", ratio_at_least(wanted))
+        what = f"{name}, {threads} threads"
+        yield compare(what, "MB/s", pairs, "writing a ready buffer", ratio_at_least(bound))
     pairs = bench.interleaved(ROUNDS, partial(making.by_dlemu, 1, fsync=False, files=FEW_FILES), making.by_random)
     yield compare("without fsync, 1 thread", "MB/s", pairs, "random floats and np.savez", ratio_at_least(8))
 
 
 class _Making:
-    """Three ways to make the files; each finds an empty folder and leaves none."""
+    """Three programs that make the files; each starts with an empty folder, which is removed afterwards."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -47,17 +47,17 @@ class _Making:
         return self._timed(("make_files",), threads, int(fsync), "default", *dataset)
 
     def by_plain(self, threads: int, *, fsync: bool) -> float:
-        """Return MB/s of the program that only writes."""
+        """Return MB/s of a program that only writes."""
         return self._timed(("plain_files", "write"), threads, int(fsync), *[self._file_bytes] * FILES)
 
     def by_random(self) -> float:
-        """Return MB/s of drawing floats, in one process."""
+        """Return MB/s of a program that draws random floats."""
         return self._timed(("plain_files", "random"), *[self._file_bytes] * FEW_FILES)
 
-    def _timed(self, how: tuple[str, ...], *words: int | str) -> float:
+    def _timed(self, program: tuple[str, ...], *arguments: int | str) -> float:
         os.mkdir(self._folder)
         try:
-            took = self._bench.plain(*how, self._folder, *words)
+            result = self._bench.plain(*program, self._folder, *arguments)
         finally:
             shutil.rmtree(self._folder)
-        return float(took["bytes"] / took["wall_seconds"] / MB)
+        return float(result["bytes"] / result["wall_seconds"] / MB)

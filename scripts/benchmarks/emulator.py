@@ -1,4 +1,4 @@
-"""help, ceiling, au, start: what the emulator itself costs, with storage that costs nothing or lies in memory."""
+"""help, ceiling, au, start: the overhead of the emulator itself, with null storage or data in memory."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ RANKS = 18
 STEP_SECONDS = 0.323
 EPOCHS = 3
 LONG_STEP_SECONDS = 4.0
-"""A step long enough to look at the middle of it."""
+"""A step long enough for a measurement in the middle of it."""
 SETTLE_SECONDS, WATCH_SECONDS = 1.0, 2.5
-"""The workers refill at the start of a step; what follows is sleep."""
+"""At the start of a step, the workers read; then all processes sleep."""
 CEILINGS = ((1, 0.010, 0.99), (2, 0.010, 0.99), (1, 0.000375, 0.97))
-"""Ranks, seconds of a step, and the share wanted. 0.375 ms is the step of DLRM on an accelerator of 2024."""
-LOOKS, LOOK_EVERY_SECONDS = 3, 2.0
-"""At the memory of a run that has begun."""
+"""Ranks, seconds of a step, and lower bound. 0.375 ms is the step of DLRM on an accelerator of 2024."""
+MEMORY_SAMPLES, MEMORY_INTERVAL_SECONDS = 3, 2.0
+"""Samples of the memory of a running job."""
 
 
 def measure_help(bench: Bench) -> Iterator[Figure]:
-    """CPU time (user and system) of `dlemu --help`, beside that of an interpreter that does nothing."""
+    """Compare the CPU time (user and system) of `dlemu --help` with that of an interpreter that does nothing."""
     pairs = bench.interleaved(
         5, lambda: bench.dlemu("--help").cpu_seconds, lambda: bench.python("-c", "pass").cpu_seconds
     )
@@ -34,7 +34,7 @@ def measure_help(bench: Bench) -> Iterator[Figure]:
 
 
 def measure_ceiling(bench: Bench) -> Iterator[Figure]:
-    """The ceiling that every run measures before it starts, beside accelerators that never wait."""
+    """Compare the ceiling that every run measures before it starts with accelerators that never wait."""
     rounds = bench.interleaved(3, *(partial(_ceiling, bench, ranks, seconds) for ranks, seconds, _ in CEILINGS))
     for case, (ranks, seconds, wanted) in enumerate(CEILINGS):
         what = f"ceiling, {ranks} rank{'s' if ranks > 1 else ''}, steps of {1000 * seconds:g} ms"
@@ -43,13 +43,13 @@ def measure_ceiling(bench: Bench) -> Iterator[Figure]:
 
 
 def _ceiling(bench: Bench, ranks: int, step_seconds: float) -> float:
-    """Return the ceiling in percent of a run that ends after a few steps."""
+    """Return the ceiling of a run of a few steps, in percent."""
     case = (f"ranks={ranks}", f"train.computation_time={step_seconds}", "train.total_training_steps=4")
     return float(bench.train_undisturbed(*bench.laptop, *case)["ceiling_au_percent"])
 
 
 def measure_au(bench: Bench) -> Iterator[Figure]:
-    """All ranks on this host; storage is the page cache, so that the truth is 100 %."""
+    """Measure the AU of many ranks that read from the page cache, which should be 100 %; and the idle CPU time."""
     rounds = bench.interleaved(3, partial(_train, bench, synchronous=False), partial(_train, bench, synchronous=True))
     for what, wanted, values in (
         (
@@ -76,33 +76,33 @@ def _train(bench: Bench, *, synchronous: bool) -> dict[str, Any]:
 
 
 def _percent_of_a_core(bench: Bench) -> float:
-    """Return what the whole run uses between two moments in the middle of its third step."""
+    """Return the CPU use of the whole run during the middle of its third step."""
     with bench.training(*_settings(bench, LONG_STEP_SECONDS), "train.total_training_steps=4") as (child, folder):
         wait_for_steps(child, folder, RANKS, 2)
         time.sleep(SETTLE_SECONDS)
         processes = child.tree()
-        before, begun = tree_cpu_seconds(processes), time.monotonic()
+        before, start = tree_cpu_seconds(processes), time.monotonic()
         time.sleep(WATCH_SECONDS)
         used = tree_cpu_seconds(processes) - before
-        return 100 * used / (time.monotonic() - begun)
+        return 100 * used / (time.monotonic() - start)
 
 
 def measure_start(bench: Bench) -> Iterator[Figure]:
-    """From a cold command with the default settings to the first step, beside an import of the framework alone."""
+    """Measure the time from the command to the first step, compared with an import of the framework; and memory."""
     starts, memory = [], []
     for _ in range(bench.rounds(3)):
         with bench.training(*bench.laptop, f"ranks={RANKS}") as (child, folder):
             seconds = seconds_to_first_step(child, folder, RANKS)
-            memory.append(_most_mb(child) / RANKS)
+            memory.append(_max_mb(child) / RANKS)
         starts.append((seconds, bench.python("-c", "import torch").wall_seconds))
     what = f"start, {RANKS} ranks to their first step"
     yield compare(what, "s", starts, "python -c 'import torch'", value_at_most(6))
     yield alone("memory (PSS) of a rank with its workers", "MB", memory, value_at_most(150))
 
 
-def _most_mb(child: Child) -> float:
-    most = 0
-    for _ in range(LOOKS):
-        time.sleep(LOOK_EVERY_SECONDS)
-        most = max(most, tree_pss_bytes(child.tree()))
-    return most / MB
+def _max_mb(child: Child) -> float:
+    max_bytes = 0
+    for _ in range(MEMORY_SAMPLES):
+        time.sleep(MEMORY_INTERVAL_SECONDS)
+        max_bytes = max(max_bytes, tree_pss_bytes(child.tree()))
+    return max_bytes / MB

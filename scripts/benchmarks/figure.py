@@ -1,4 +1,4 @@
-"""One figure of a benchmark: what dlemu took beside what the plain thing took, and what was wanted."""
+"""One figure of a benchmark: dlemu's value, that of the program it is compared with, and the bound."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """A bound on the ratio, or on dlemu's own value where nothing plain does the same."""
+    """A bound on the ratio, or on dlemu's own value if it is compared with nothing."""
 
     of: Literal["ratio", "value"]
     bound: Literal["at least", "at most"]
     limit: float
 
     def met_by(self, measured: float) -> bool:
-        """Say whether the bound holds; what could not be measured (NaN) never meets it."""
+        """Return whether the bound holds; a value that could not be measured (NaN) never meets it."""
         return measured >= self.limit if self.bound == "at least" else measured <= self.limit
 
     def __str__(self) -> str:
@@ -26,17 +26,17 @@ class Wanted:
 
 
 def ratio_at_least(limit: float) -> Wanted:
-    """dlemu / beside must reach `limit`."""
+    """Return a lower bound of dlemu / beside."""
     return Wanted(of="ratio", bound="at least", limit=limit)
 
 
 def ratio_at_most(limit: float) -> Wanted:
-    """dlemu / beside must not exceed `limit`."""
+    """Return an upper bound of dlemu / beside."""
     return Wanted(of="ratio", bound="at most", limit=limit)
 
 
 def value_at_most(limit: float) -> Wanted:
-    """dlemu's value must not exceed `limit`, in the figure's unit."""
+    """Return an upper bound of dlemu's value, in the figure's unit."""
     return Wanted(of="value", bound="at most", limit=limit)
 
 
@@ -48,17 +48,17 @@ class Figure:
     unit: str
     dlemu: float
     beside: float = math.nan
-    """NaN when nothing stands beside it."""
+    """The value of the program that dlemu is compared with; NaN if there is none."""
     beside_what: str = "(nothing beside it)"
     ratio: float = math.nan
-    """dlemu / beside: the median of the rounds' own ratios, so that noise which both met cancels."""
+    """dlemu / beside: the median of the ratios of all rounds, so that noise that affects both cancels."""
     wanted: Wanted | None
-    """None for a figure that only informs."""
+    """None for a figure that is not judged."""
     columns = ("what", "dlemu", "beside", "", "ratio", "wanted", "")
 
     @property
     def missed(self) -> bool:
-        """Say whether something was wanted and is not met."""
+        """Whether there is a bound that is not met."""
         return self.wanted is not None and not self.wanted.met_by(
             self.ratio if self.wanted.of == "ratio" else self.dlemu
         )
@@ -84,7 +84,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Unmeasured:
-    """A comparison that the peer could not take part in."""
+    """A comparison for which the other program could not be measured."""
 
     what: str
     who: str
@@ -104,21 +104,21 @@ class Unmeasured:
 def compare(
     what: str, unit: str, pairs: Sequence[tuple[float, ...]], beside_what: str, wanted: Wanted | None
 ) -> Figure:
-    """Return the figure of several rounds, given as (dlemu, beside) of each."""
+    """Return the figure of several rounds of (dlemu, beside)."""
     own, beside = (statistics.median(pair[side] for pair in pairs) for side in (0, 1))
     ratio = statistics.median(own / beside if beside else math.nan for own, beside in pairs)
     return Figure(what=what, unit=unit, dlemu=own, beside=beside, beside_what=beside_what, ratio=ratio, wanted=wanted)
 
 
 def alone(what: str, unit: str, values: Sequence[float], wanted: Wanted | None) -> Figure:
-    """Return the figure of several rounds of something that nothing stands beside."""
+    """Return the figure of several rounds of a value that is compared with nothing."""
     return Figure(what=what, unit=unit, dlemu=statistics.median(values), wanted=wanted)
 
 
 def each(
     rounds: Sequence[tuple[Any, ...]], beside_what: str, *fields: tuple[str, str, str, Wanted | None]
 ) -> Iterator[Figure]:
-    """Yield a figure for each field (what, unit, attribute, wanted) of rounds of (dlemu's, the other's)."""
+    """Yield a figure for each field (what, unit, attribute, wanted) of rounds of (dlemu, beside)."""
     for what, unit, name, wanted in fields:
         pairs = [(getattr(own, name), getattr(other, name)) for own, other in rounds]
         yield compare(what, unit, pairs, beside_what, wanted)

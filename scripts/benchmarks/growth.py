@@ -1,4 +1,4 @@
-"""growth: how what reading costs grows with the size of records, and start and memory of a rank with its workers."""
+"""growth: how the cost of reading grows with the size of records; and start-up and memory with the workers."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from benchmarks.live import seconds_to_first_step
 from benchmarks.processes import tree_pss_bytes
 
 RECORDS = ((4 << 10, 512, 100), (64 << 10, 512, 80), (1 << 20, 192, 50), (4 << 20, 48, 60))
-"""Bytes of a record, a file each; files; and epochs of the longer run, of which the shorter has two."""
+"""Bytes of a record, one per file; number of files; epochs of the longer run (the shorter has FEW_EPOCHS)."""
 QUICK_RECORDS = ((4 << 10, 16, 4), (1 << 20, 16, 4))
 FEW_EPOCHS = 2
 WORKERS = (1, 2, 4, 8, 16)
 QUICK_WORKERS = (1, 2)
 WORKERS_BATCH, WORKERS_BYTES, SETTLED_SECONDS = 4, 64 << 10, 2.0
-"""Of the runs with more and more workers: samples of a batch, their bytes, and when memory is looked at."""
+"""Runs with increasing numbers of workers: samples of a batch, their bytes, and time until memory is sampled."""
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
-    """Lines laid through runs with larger and larger records, and with more and more workers."""
+    """Fit lines to the costs of runs with increasing sizes of records, and increasing numbers of workers."""
     sizes = QUICK_RECORDS if bench.quick else RECORDS
-    sets = [_Records(bench, *size) for size in sizes]
-    mb = [record.mb for record in sets]
-    lines = [_line(mb, [record.cpu_us() for record in sets]) for _ in range(bench.rounds(3))]
-    yield alone("CPU of a sample, however small", "us", [line.least for line in lines], value_at_most(100))
-    yield alone("CPU for each MB of a sample", "us", [line.each for line in lines], value_at_most(400))
+    datasets = [_Records(bench, *size) for size in sizes]
+    mb = [dataset.mb for dataset in datasets]
+    lines = [_line(mb, [dataset.cpu_us() for dataset in datasets]) for _ in range(bench.rounds(3))]
+    yield alone("CPU of a sample, however small", "us", [line.intercept for line in lines], value_at_most(100))
+    yield alone("CPU for each MB of a sample", "us", [line.slope for line in lines], value_at_most(400))
     workers = QUICK_WORKERS if bench.quick else WORKERS
-    taken = [[_start(bench, count) for count in workers] for _ in range(bench.rounds(3))]
-    for place, (what, unit, limit) in enumerate((("to the first step", "ms", 100), ("memory (PSS)", "MB", 20))):
-        slopes = [_line(workers, [one[place] for one in runs]).each for runs in taken]
+    rounds = [[_start(bench, count) for count in workers] for _ in range(bench.rounds(3))]
+    for column, (what, unit, limit) in enumerate((("to the first step", "ms", 100), ("memory (PSS)", "MB", 20))):
+        slopes = [_line(workers, [run[column] for run in runs]).slope for runs in rounds]
         yield alone(f"{what}, for each worker more", unit, slopes, value_at_most(limit))
 
 
 class _Line(NamedTuple):
-    least: float
-    each: float
+    intercept: float
+    slope: float
 
 
-def _line(at: tuple[int, ...] | list[float], costs: list[float]) -> _Line:
-    """Return the line through costs that differ by orders of magnitude: the squares of its relative distances count."""
-    each, least = np.polyfit(at, costs, 1, w=1 / np.asarray(costs))
-    return _Line(float(least), float(each))
+def _line(x: tuple[int, ...] | list[float], costs: list[float]) -> _Line:
+    """Return the least-squares fit of relative errors, because costs differ by orders of magnitude."""
+    slope, intercept = np.polyfit(x, costs, 1, w=1 / np.asarray(costs))
+    return _Line(float(intercept), float(slope))
 
 
 class _Records:
@@ -66,7 +66,7 @@ class _Records:
         )
 
     def cpu_us(self) -> float:
-        """Return the CPU of all processes for each sample: the difference of two runs, which is free of start-up."""
+        """Return the CPU time of all processes per sample, without start-up: by the difference of two runs."""
         few, many = (
             self._bench.train(*self._settings, f"train.epochs={epochs}").cpu_seconds
             for epochs in (FEW_EPOCHS, self._epochs)
@@ -75,7 +75,7 @@ class _Records:
 
 
 def _start(bench: Bench, workers: int) -> tuple[float, float]:
-    """Return milliseconds from the command to the first step of a rank with so many workers, and the MB they hold."""
+    """Return the time from the command to the first step of a rank with these workers, ms, and their memory, MB."""
     dataset = ("dataset.format=npy", "dataset.num_files_train=512", f"dataset.record_length_bytes={WORKERS_BYTES}")
     settings = (
         *dataset,

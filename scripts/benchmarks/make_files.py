@@ -1,7 +1,7 @@
-"""dlemu's generation without its command: `make_files FOLDER THREADS FSYNC WORKLOAD KEY=VALUE ...`.
+"""Makes a dataset without the command: `make_files FOLDER THREADS FSYNC WORKLOAD KEY=VALUE ...`.
 
-The keys are those of section `dataset`; what they leave out is the workload's. The start of `dlemu datagen` would be
-timed with a short run; what is timed here is prepare, generate and finish. Prints one JSON object: bytes, wall_seconds.
+The keys are settings of section `dataset`; others have the workload's values. The time includes prepare, generate and
+finish, but not the start of `dlemu datagen`, which is long for a short run. Prints a JSON object: bytes, wall_seconds.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from dlemu.config import load
 
 
 def make_files(spec: DatasetSpec, threads: int, fsync: bool) -> dict[str, float]:
-    """Make the dataset in one rank."""
-    started = time.monotonic()
+    """Make the dataset in one rank; return its bytes and the time."""
+    start = time.monotonic()
     prepare(spec)
     generate(spec, threads=threads, fsync=fsync)
-    made = finish(spec)
-    return {"bytes": made.bytes, "wall_seconds": time.monotonic() - started}
+    dataset = finish(spec)
+    return {"bytes": dataset.bytes, "wall_seconds": time.monotonic() - start}
 
 
 if __name__ == "__main__":
-    folder, threads, fsync, workload, *words = sys.argv[1:]
-    dataset = load([f"workload={workload}", *(f"dataset.{word}" for word in words)]).dataset
+    folder, threads, fsync, workload, *settings = sys.argv[1:]
+    dataset = load([f"workload={workload}", *(f"dataset.{setting}" for setting in settings)]).dataset
     spec = replace(dataset, data_folder=folder, num_files_eval=0)
     print(json.dumps(make_files(spec, int(threads), fsync == "1")))

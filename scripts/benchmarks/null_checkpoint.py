@@ -19,21 +19,21 @@ from dlemu.config import load
 
 
 def main(workload_name: str, ranks: int) -> dict[str, float]:
-    """Plan, write, measure."""
+    """Plan and write; return times, sizes and memory."""
     workload = load([f"workload={workload_name}"])
     settings = workload.checkpoint
-    began = time.monotonic()
+    start = time.monotonic()
     plan = plan_checkpoint(workload.model, settings, ranks)
     layouts = [plan.files(rank) for rank in plan.ranks]
-    sizes = [sum(layout.size_bytes for layout in own) for own in layouts]
-    plan_seconds = time.monotonic() - began
+    sizes = [sum(layout.size_bytes for layout in rank_layouts) for rank_layouts in layouts]
+    plan_seconds = time.monotonic() - start
     largest = max(range(ranks), key=lambda rank: sizes[rank])
     files = files_of("/null", layouts[largest], settings, 1, checkpoint=1, rank=largest)
     buffers = make_buffers(settings.writers, settings.transfer_size, max(file.size_bytes for file in files))
     writer = CheckpointWriter(open_storage(NULL_STORAGE), files, buffers, settings)
-    began = time.monotonic()
+    start = time.monotonic()
     writer.write(lambda number, moved: None)
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - start
     return {
         "plan_seconds": plan_seconds,
         "files": sum(map(len, layouts)),

@@ -1,4 +1,4 @@
-"""objects: how much of the speed of a plain client reaches the trainer from an object store, and its CPU time."""
+"""objects: rate and CPU time of reading from an object store, compared with plain clients."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from benchmarks.read import READERS
 
 
 class Size(NamedTuple):
-    """Of what a bucket is made, and how it is read. An epoch is about half a second of tens of batches."""
+    """The objects of a bucket, and how they are read. An epoch has tens of batches, and takes about half a second."""
 
     object_bytes: int
     objects: int
     batch: int
     epochs: int
-    """Of dlemu's longer run: some 8 GB more than the shorter one reads, beside which start-up's noise is small."""
+    """Epochs of dlemu's longer run, which reads 8 GB more than the shorter one, so that start-up's noise is small."""
 
 
 SIZES = {
@@ -36,13 +36,13 @@ SIZES = {
 QUICK_OBJECTS = 4
 FEW_EPOCHS = 2
 PLAIN_EPOCHS = 5
-"""Of the plain clients, which count in their loop and go through the objects once before they do."""
+"""Epochs of the plain clients, the first of which is not counted."""
 ROUNDS = 3
 BARE = f"{READERS} processes, bare sockets"
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
-    """A server that holds the objects in memory, nothing computes, one rank with two workers."""
+    """Compare one rank with two workers, without computation, with plain clients of a server in memory."""
     for name, size in SIZES.items():
         small = size.object_bytes < MB
         clients = _clients(signed=small)
@@ -51,19 +51,19 @@ def measure(bench: Bench) -> Iterator[Figure]:
             rounds = bench.interleaved(
                 ROUNDS, fetching.by_dlemu, *(partial(fetching.by_plain, client) for client in clients)
             )
-        for place, (client, beside) in enumerate(clients.items(), 1):
-            # Of small objects no client reaches what sockets do that neither sign nor check nor retry.
-            bound = client == "obstore" or not small
+        for index, (client, description) in enumerate(clients.items(), 1):
+            # With small objects, no real client is as fast as sockets that neither sign nor check nor retry.
+            is_judged = client == "obstore" or not small
             yield from each(
-                [(took[0], took[place]) for took in rounds],
-                beside,
-                (f"GET of {name}, bytes/s", "MB/s", "mb_per_second", ratio_at_least(0.95) if bound else None),
-                (f"GET of {name}, CPU", "s/GB", "cpu_seconds_per_gb", ratio_at_most(1.3) if bound else None),
+                [(results[0], results[index]) for results in rounds],
+                description,
+                (f"GET of {name}, bytes/s", "MB/s", "mb_per_second", ratio_at_least(0.95) if is_judged else None),
+                (f"GET of {name}, CPU", "s/GB", "cpu_seconds_per_gb", ratio_at_most(1.3) if is_judged else None),
             )
 
 
 def _clients(*, signed: bool) -> dict[str, str]:
-    """Return the plain clients that stand beside, and what they are called."""
+    """Return client of `plain_get` -> its description."""
     clients = {"bare": BARE}
     if signed:
         clients["signed"] = f"{READERS} processes, signed sockets"
@@ -74,7 +74,7 @@ def _clients(*, signed: bool) -> dict[str, str]:
 
 @contextlib.contextmanager
 def server() -> Iterator[str]:
-    """Run a server of unlimited speed; give its address."""
+    """Run an object server of unlimited speed; yield its address."""
     command = [sys.executable, "-m", "tests.object_server"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
@@ -86,7 +86,7 @@ def server() -> Iterator[str]:
 
 
 class _Fetching:
-    """The objects, and both ways to fetch them."""
+    """A bucket of objects that is read by dlemu and by plain clients."""
 
     def __init__(self, bench: Bench, endpoint: str, size: Size) -> None:
         self._bench, self._size = bench, size
@@ -113,6 +113,6 @@ class _Fetching:
         return self._bench.by_difference(*settings, fewer=FEW_EPOCHS, more=self._size.epochs)
 
     def by_plain(self, client: str) -> Took:
-        """Read by plain processes, each its share of the objects, at the niceness that dlemu gives its workers."""
+        """Read by plain processes, each its share of the objects, with the niceness of dlemu's workers."""
         settings = "plain_get", client, PLAIN_EPOCHS, 1, self._host, self._port, BUCKET
         return self._bench.plain_together([(*settings, *self._keys[n::READERS]) for n in range(READERS)])[0]

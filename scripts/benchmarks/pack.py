@@ -1,4 +1,4 @@
-"""Packing images by `dlemu pack` beside a short script with a pool of processes: docs/benchmarks.md, "pack"."""
+"""Packing images by `dlemu pack` compared with a script with a pool of processes (docs/benchmarks.md, "pack")."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from benchmarks.figure import Figure, compare, ratio_at_least
 
 IMAGES = 96
 SIDE = 1384
-"""Pixels: a quarter of Colfax's images, 5.7 MB each."""
+"""Width and height in pixels: a quarter of Colfax's images, 5.7 MB each."""
 QUICK_IMAGES = 16
 SMALL = 256
 ROUNDS = 6
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
-    """TIFF images out of the page cache, rescaled to 256 x 256 pixels, by 1 process and by one for each core."""
+    """Rescale TIFF images from the page cache to 256 x 256 pixels, by one process, and by one per core."""
     images = QUICK_IMAGES if bench.quick else IMAGES
     shape = ("dataset.format=tiff", f"dataset.record_dims=[{SIDE},{SIDE},3]")
     size = f"dataset.record_length_bytes={3 * SIDE * SIDE + 4096}"
-    where = bench.make_dataset("images", "workload=default", *shape, size, f"dataset.num_files_train={images}")
-    packing = _Packing(bench, os.path.join(where.partition("=")[2], "train"))
+    data_folder = bench.make_dataset("images", "workload=default", *shape, size, f"dataset.num_files_train={images}")
+    packing = _Packing(bench, os.path.join(data_folder.partition("=")[2], "train"))
     for processes in sorted({1, len(os.sched_getaffinity(0))}):
         pairs = bench.interleaved(ROUNDS, partial(packing.by_dlemu, processes), partial(packing.by_plain, processes))
-        what = f"{processes} process{'es' * (processes > 1)}"
+        what = "1 process" if processes == 1 else f"{processes} processes"
         yield compare(what, "MB/s", pairs, "a pool that does the same", ratio_at_least(0.95))
 
 
 class _Packing:
-    """Two ways to pack; each finds no target and leaves none."""
+    """Two programs that pack the same images; each starts without a target, which is removed afterwards."""
 
     def __init__(self, bench: Bench, source: str) -> None:
         self._bench, self._source = bench, source
@@ -42,10 +42,10 @@ class _Packing:
 
     def by_dlemu(self, processes: int) -> float:
         """Return MB/s that dlemu read."""
-        words = [f"pack.source={self._source}", f"pack.target={self._target}", f"ranks={processes}"]
-        words += [f"pack.resize={SMALL}x{SMALL}", "pack.evict=false", f"output.folder={self._results}"]
+        settings = [f"pack.source={self._source}", f"pack.target={self._target}", f"ranks={processes}"]
+        settings += [f"pack.resize={SMALL}x{SMALL}", "pack.evict=false", f"output.folder={self._results}"]
         try:
-            self._bench.dlemu("pack", *words, "output.report=false")
+            self._bench.dlemu("pack", *settings, "output.report=false")
             with open(os.path.join(self._results, "summary.json")) as lines:
                 return float(json.load(lines)["read_mb_per_second"])
         finally:
@@ -56,7 +56,7 @@ class _Packing:
         """Return MB/s that the pool read."""
         os.mkdir(self._target)
         try:
-            took = self._bench.plain("plain_pack", self._source, self._target, processes, SMALL, SMALL)
+            result = self._bench.plain("plain_pack", self._source, self._target, processes, SMALL, SMALL)
         finally:
             shutil.rmtree(self._target)
-        return float(took["bytes"] / took["wall_seconds"] / MB)
+        return float(result["bytes"] / result["wall_seconds"] / MB)

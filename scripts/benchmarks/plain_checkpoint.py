@@ -1,13 +1,13 @@
-"""`plain_checkpoint FOLDER DIRECT CHECKPOINTS READERS PIECE SIZE...`: the plain program, a process for each rank.
+"""`plain_checkpoint FOLDER DIRECT CHECKPOINTS READERS TRANSFER SIZES...`: writes and reads checkpoints without dlemu.
 
-For each SIZE,SIZE,... one writes files of these sizes, one after another, as CHECKPOINTS checkpoints; drops them from
-the page cache; and reads them back. Writing is one thread with memory that is ready, PIECE bytes a call, then fsync, a
-rename, and fsync of the folder; reading is READERS threads, PIECE bytes a call. DIRECT is 1 for O_DIRECT, which takes
-whole blocks: the bytes behind a file's last one are written through the page cache. All begin each checkpoint together.
-Memory is as aligned, as large and in as large pages as that of `dlemu checkpoint`.
+For each SIZES (SIZE,SIZE,...), a process writes files of these sizes, one after another, as CHECKPOINTS checkpoints;
+drops them from the page cache; and reads them back. One thread writes ready buffers, TRANSFER bytes a call, then calls
+fsync, renames, and calls fsync on the folder. READERS threads read, TRANSFER bytes a call. With DIRECT = 1, files are
+opened with O_DIRECT, except for the bytes after the last whole block. All processes begin each checkpoint together.
+Buffers have the alignment, size and page size of those of `dlemu checkpoint`.
 
-Prints one JSON object: of `write` and of `read` bytes, wall_seconds from the first begin to the last end of each
-checkpoint, added up, and cpu_seconds.
+Prints one JSON object, with bytes, wall_seconds and cpu_seconds of `write` and of `read`. wall_seconds is the sum, over
+checkpoints, of the time from the first process's start to the last one's end.
 """
 
 from __future__ import annotations
@@ -27,61 +27,61 @@ from typing import Any
 from datagen.buffers import AlignedBuffer
 
 _ALIGNMENT = 4096
-_RING = 4
-"""Ready buffers that are written in turn: as many as make content ahead in dlemu."""
+_WRITE_BUFFERS = 4
+"""Ready buffers that are written in turn: as many as dlemu fills ahead."""
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """What every process does."""
+    """How all processes write and read."""
 
     folder: str
     direct: bool
     checkpoints: int
     readers: int
-    piece_bytes: int
+    transfer_bytes: int
 
 
 def move_files(transfer: Transfer, sizes: Sequence[Sequence[int]]) -> dict[str, dict[str, float]]:
-    """Write and read the files of every process."""
+    """Write and read the files of all processes; return bytes and times of both phases."""
     context = get_context("fork")
     barrier = context.Barrier(len(sizes))
     processes: list[tuple[Any, Connection]] = []
-    for rank, own in enumerate(sizes):
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_rank, args=(transfer, rank, own, barrier, theirs))
+    for rank, rank_sizes in enumerate(sizes):
+        parent_end, child_end = context.Pipe()
+        process = context.Process(target=_rank, args=(transfer, rank, rank_sizes, barrier, child_end))
         process.start()
-        processes.append((process, ours))
-    ended: list[dict[str, list[tuple[float, float, float]]]] = [ours.recv() for _, ours in processes]
+        processes.append((process, parent_end))
+    times: list[dict[str, list[tuple[float, float, float]]]] = [parent_end.recv() for _, parent_end in processes]
     for process, _ in processes:
         process.join()
     return {
         phase: {
             "bytes": transfer.checkpoints * sum(map(sum, sizes)),
             "wall_seconds": sum(
-                max(end for _, end, _ in together) - min(begin for begin, _, _ in together)
-                for together in zip(*(own[phase] for own in ended), strict=True)
+                max(end for _, end, _ in checkpoint) - min(begin for begin, _, _ in checkpoint)
+                for checkpoint in zip(*(rank_times[phase] for rank_times in times), strict=True)
             ),
-            "cpu_seconds": sum(cpu for own in ended for _, _, cpu in own[phase]),
+            "cpu_seconds": sum(cpu for rank_times in times for _, _, cpu in rank_times[phase]),
         }
         for phase in ("write", "read")
     }
 
 
-def _rank(transfer: Transfer, rank: int, sizes: Sequence[int], barrier: Any, line: Connection) -> None:
-    places = _places(_RING, transfer.piece_bytes)
-    for place in places:
-        place[:] = os.urandom(len(place))
+def _rank(transfer: Transfer, rank: int, sizes: Sequence[int], barrier: Any, parent: Connection) -> None:
+    write_buffers = _buffers(_WRITE_BUFFERS, transfer.transfer_bytes)
+    for buffer in write_buffers:
+        buffer[:] = os.urandom(len(buffer))
 
     def timed(move: Callable[[int], None], checkpoint: int) -> tuple[float, float, float]:
         barrier.wait()
-        cpu, began = time.process_time(), time.monotonic()
+        cpu, begin = time.process_time(), time.monotonic()
         move(checkpoint)
-        return began, time.monotonic(), time.process_time() - cpu
+        return begin, time.monotonic(), time.process_time() - cpu
 
     def write(checkpoint: int) -> None:
         for number, size in enumerate(sizes):
-            _write(_path(transfer, checkpoint, rank, number), size, places, direct=transfer.direct)
+            _write(_path(transfer, checkpoint, rank, number), size, write_buffers, direct=transfer.direct)
         _fsync(os.path.join(transfer.folder, str(checkpoint)), os.O_DIRECTORY)
 
     checkpoints = range(transfer.checkpoints)
@@ -91,58 +91,58 @@ def _rank(transfer: Transfer, rank: int, sizes: Sequence[int], barrier: Any, lin
             descriptor = os.open(_path(transfer, checkpoint, rank, number), os.O_RDONLY)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(descriptor)
-    lanes = _places(transfer.readers, transfer.piece_bytes)
+    read_buffers = _buffers(transfer.readers, transfer.transfer_bytes)
     with ThreadPoolExecutor(transfer.readers) as pool:
-        list(pool.map(time.sleep, [0.0] * transfer.readers))
+        list(pool.map(time.sleep, [0.0] * transfer.readers))  # starts all threads
 
         def read(checkpoint: int) -> None:
             for number, size in enumerate(sizes):
-                _read(pool, _path(transfer, checkpoint, rank, number), size, lanes, direct=transfer.direct)
+                _read(pool, _path(transfer, checkpoint, rank, number), size, read_buffers, direct=transfer.direct)
 
-        line.send({"write": written, "read": [timed(read, checkpoint) for checkpoint in checkpoints]})
+        parent.send({"write": written, "read": [timed(read, checkpoint) for checkpoint in checkpoints]})
 
 
-def _places(count: int, piece_bytes: int) -> list[memoryview]:
-    memory = AlignedBuffer(count * piece_bytes)
+def _buffers(count: int, size_bytes: int) -> list[memoryview]:
+    memory = AlignedBuffer(count * size_bytes)
     memory.take_pages()
-    view = memory.view(count * piece_bytes)
-    return [view[start : start + piece_bytes] for start in range(0, len(view), piece_bytes)]
+    view = memory.view(count * size_bytes)
+    return [view[start : start + size_bytes] for start in range(0, len(view), size_bytes)]
 
 
 def _path(transfer: Transfer, checkpoint: int, rank: int, number: int) -> str:
     return os.path.join(transfer.folder, str(checkpoint), f"plain_{rank}_{number}")
 
 
-def _write(path: str, size: int, places: Sequence[memoryview], *, direct: bool) -> None:
+def _write(path: str, size: int, buffers: Sequence[memoryview], *, direct: bool) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | (os.O_DIRECT if direct else 0)
     descriptor = os.open(path + ".part", flags, 0o666)
-    whole = size - size % _ALIGNMENT if direct else size
-    for turn, offset in enumerate(range(0, whole, len(places[0]))):
-        place = places[turn % len(places)]
-        os.pwrite(descriptor, place[: min(len(place), whole - offset)], offset)
-    if whole < size:
+    aligned_size = size - size % _ALIGNMENT if direct else size
+    for number, offset in enumerate(range(0, aligned_size, len(buffers[0]))):
+        buffer = buffers[number % len(buffers)]
+        os.pwrite(descriptor, buffer[: min(len(buffer), aligned_size - offset)], offset)
+    if aligned_size < size:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_WRONLY)
-        os.pwrite(descriptor, places[0][: size - whole], whole)
+        os.pwrite(descriptor, buffers[0][: size - aligned_size], aligned_size)
     os.fsync(descriptor)
     os.close(descriptor)
     os.rename(path + ".part", path)
 
 
-def _read(pool: ThreadPoolExecutor, path: str, size: int, lanes: Sequence[memoryview], *, direct: bool) -> None:
+def _read(pool: ThreadPoolExecutor, path: str, size: int, buffers: Sequence[memoryview], *, direct: bool) -> None:
     descriptor = os.open(path, os.O_RDONLY | (os.O_DIRECT if direct else 0))
-    step = len(lanes) * len(lanes[0])
+    stride = len(buffers) * len(buffers[0])
 
-    def lane(number: int) -> None:
-        place = lanes[number]
-        for offset in range(number * len(place), size, step):
-            os.preadv(descriptor, [place[: _whole(min(len(place), size - offset))]], offset)
+    def read_share(number: int) -> None:
+        buffer = buffers[number]
+        for offset in range(number * len(buffer), size, stride):
+            os.preadv(descriptor, [buffer[: _whole_blocks(min(len(buffer), size - offset))]], offset)
 
-    list(pool.map(lane, range(len(lanes))))
+    list(pool.map(read_share, range(len(buffers))))
     os.close(descriptor)
 
 
-def _whole(size: int) -> int:
-    """Return whole blocks, as O_DIRECT wants them."""
+def _whole_blocks(size: int) -> int:
+    """Return the size rounded up to whole blocks, for O_DIRECT."""
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
@@ -153,8 +153,8 @@ def _fsync(path: str, flags: int) -> None:
 
 
 if __name__ == "__main__":
-    folder, direct, checkpoints, readers, piece, *processes = sys.argv[1:]
-    transfer = Transfer(folder, direct == "1", int(checkpoints), int(readers), int(piece))
+    folder, direct, checkpoints, readers, transfer_bytes, *processes = sys.argv[1:]
+    transfer = Transfer(folder, direct == "1", int(checkpoints), int(readers), int(transfer_bytes))
     for checkpoint in range(transfer.checkpoints):
         os.makedirs(os.path.join(folder, str(checkpoint)))
-    print(json.dumps(move_files(transfer, [[int(size) for size in own.split(",")] for own in processes])))
+    print(json.dumps(move_files(transfer, [[int(size) for size in sizes.split(",")] for sizes in processes])))

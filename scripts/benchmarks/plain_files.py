@@ -1,18 +1,18 @@
-"""The plain programs that only read or write files: `plain_files HOW WORD...`, which prints what that took, as JSON.
+"""Plain programs that only read or write files: `plain_files MODE ARGUMENT...`; each prints bytes and times, as JSON.
 
-`read EPOCHS PLACES TRANSFER FROM FILE...` preadvs files, each to the next of PLACES places of memory; after the last
-comes the first. A call asks for TRANSFER bytes, 0: for the whole file. FROM is `cache`; `direct`: past it (O_DIRECT);
-or `evicted`: each time through begins with dropping the files from it (posix_fadvise), which counts.
+`read EPOCHS BUFFERS TRANSFER SOURCE FILE...` reads files by preadv, each into the next of BUFFERS buffers, in a cycle.
+A call asks for TRANSFER bytes; 0 is the whole file. SOURCE is `cache`; `direct`, past the page cache (O_DIRECT); or
+`evicted`, for which each epoch begins with dropping the files from the page cache (posix_fadvise), which is timed.
 
-`spans EPOCHS PLACES SPANS` preadvs stretches of files. SPANS is a file, a list of [path, [[[offset, bytes], ...] of a
-batch, ...]] as JSON. A batch is read to the next of PLACES places, its stretches one behind the other.
+`spans EPOCHS BUFFERS SPANS` reads spans of files by preadv. SPANS is a JSON file, a list of
+[path, [[[offset, bytes], ...] of a batch, ...]]. The spans of a batch go into the next of BUFFERS buffers.
 
-`write FOLDER THREADS FSYNC SIZE...` writes files of these sizes from a ready buffer, each under a temporary name and
-renamed, as a dataset's files are; FSYNC is 0 or 1.
+`write FOLDER THREADS FSYNC SIZE...` writes files of these sizes from a ready buffer, each under a temporary name, and
+renames them, as datagen does; FSYNC is 0 or 1.
 
-`random FOLDER SIZE...` draws floats, casts them to bytes and saves them by np.savez, as slow generators do.
+`random FOLDER SIZE...` draws random floats, casts them to bytes and saves them by np.savez, as slow generators do.
 
-Each counts the work alone: readers go through everything once before.
+Times are of the work alone: readers read everything once before the clock starts.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from functools import partial
 import numpy as np
 
 CHUNK_BYTES = 1 << 20
-"""Written at a time: the buffer stays in a core's cache, which is the fastest a writer can be."""
+"""Bytes of a write call: the buffer fits into a core's cache, which makes writing fastest."""
 Batches = Sequence[Sequence[tuple[int, int]]]
 
 
-def read(paths: Sequence[str], epochs: int, places: int, transfer: int, source: str) -> dict[str, float]:
-    """Read every file whole, `epochs` times over."""
+def read(paths: Sequence[str], epochs: int, count: int, transfer: int, source: str) -> dict[str, float]:
+    """Read every file, `epochs` times, into `count` buffers."""
     largest = max(os.path.getsize(path) for path in paths)
-    in_turn = _places(places, largest, huge=source == "direct")
+    buffers = _buffers(count, largest, huge=source == "direct")
     flags = os.O_DIRECT if source == "direct" else 0
-    return _timed(partial(_read_once, paths, in_turn, transfer or largest, flags, evict=source == "evicted"), epochs)
+    return _timed(partial(_read_once, paths, buffers, transfer or largest, flags, evict=source == "evicted"), epochs)
 
 
-def spans(files: Sequence[tuple[str, Batches]], epochs: int, places: int) -> dict[str, float]:
-    """Read every stretch of every file, `epochs` times over."""
+def spans(files: Sequence[tuple[str, Batches]], epochs: int, count: int) -> dict[str, float]:
+    """Read every span of every file, `epochs` times, into `count` buffers."""
     largest = max(sum(size for _, size in batch) for _, batches in files for batch in batches)
-    return _timed(partial(_spans_once, files, _places(places, largest, huge=False)), epochs)
+    return _timed(partial(_spans_once, files, _buffers(count, largest, huge=False)), epochs)
 
 
-def _places(count: int, largest: int, *, huge: bool) -> Iterator[memoryview]:
-    """Yield places of memory in turn, all of whose pages are there.
+def _buffers(count: int, size_bytes: int, *, huge: bool) -> Iterator[memoryview]:
+    """Yield buffers in a cycle, whose pages are all allocated.
 
-    In huge pages, as NumPy asks for them for its arrays and dlemu for its buffers, a direct request is one piece of
-    memory, not 64, and a virtual drive twice as fast. Shared memory, mmap's default, never lies in them.
+    In huge pages, which NumPy requests for its arrays and dlemu for its buffers, a direct request has one segment of
+    memory instead of 64, and a virtual drive is twice as fast. Shared memory, mmap's default, is never in huge pages.
     """
-    size = -(-largest // mmap.PAGESIZE) * mmap.PAGESIZE
+    size = -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
     mapped = mmap.mmap(-1, count * size, flags=(mmap.MAP_PRIVATE if huge else mmap.MAP_SHARED) | mmap.MAP_ANONYMOUS)
     if huge:
         mapped.madvise(mmap.MADV_HUGEPAGE)
@@ -73,37 +73,37 @@ def _timed(read_once: Callable[[], int], epochs: int) -> dict[str, float]:
     return {"bytes": total, "wall_seconds": time.monotonic() - started, "cpu_seconds": cpu_seconds}
 
 
-def _read_once(paths: Sequence[str], places: Iterator[memoryview], transfer: int, flags: int, *, evict: bool) -> int:
+def _read_once(paths: Sequence[str], buffers: Iterator[memoryview], transfer: int, flags: int, *, evict: bool) -> int:
     total = 0
     for path in paths if evict else ():
         descriptor = os.open(path, os.O_RDONLY)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(descriptor)
-    for path, place in zip(paths, places, strict=False):
+    for path, buffer in zip(paths, buffers, strict=False):
         descriptor = os.open(path, os.O_RDONLY | flags)
-        size, got = os.fstat(descriptor).st_size, 0
-        while got < size:
-            got += os.preadv(descriptor, [place[got : got + transfer]], got)
+        size, offset = os.fstat(descriptor).st_size, 0
+        while offset < size:
+            offset += os.preadv(descriptor, [buffer[offset : offset + transfer]], offset)
         os.close(descriptor)
-        total += got
+        total += offset
     return total
 
 
-def _spans_once(files: Sequence[tuple[str, Batches]], places: Iterator[memoryview]) -> int:
+def _spans_once(files: Sequence[tuple[str, Batches]], buffers: Iterator[memoryview]) -> int:
     total = 0
     for path, batches in files:
         descriptor = os.open(path, os.O_RDONLY)
-        for batch, place in zip(batches, places, strict=False):
-            at = 0
+        for batch, buffer in zip(batches, buffers, strict=False):
+            filled = 0
             for offset, size in batch:
-                at += os.preadv(descriptor, [place[at : at + size]], offset)
-            total += at
+                filled += os.preadv(descriptor, [buffer[filled : filled + size]], offset)
+            total += filled
         os.close(descriptor)
     return total
 
 
 def write(folder: str, threads: int, fsync: bool, sizes: Sequence[int]) -> dict[str, float]:
-    """Write the files, `threads` at a time."""
+    """Write files of these sizes, `threads` at a time."""
     buffer = memoryview(os.urandom(CHUNK_BYTES))
     started = time.monotonic()
     with ThreadPoolExecutor(threads) as pool:
@@ -114,9 +114,9 @@ def write(folder: str, threads: int, fsync: bool, sizes: Sequence[int]) -> dict[
 
 def _write_file(path: str, size_bytes: int, buffer: memoryview, fsync: bool) -> None:
     descriptor = os.open(path + ".part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-    left = size_bytes
-    while left:
-        left -= os.write(descriptor, buffer[:left])
+    remaining = size_bytes
+    while remaining:
+        remaining -= os.write(descriptor, buffer[:remaining])
     if fsync:
         os.fsync(descriptor)
     os.close(descriptor)
@@ -124,26 +124,26 @@ def _write_file(path: str, size_bytes: int, buffer: memoryview, fsync: bool) -> 
 
 
 def random(folder: str, sizes: Sequence[int]) -> dict[str, float]:
-    """Write one sample of about each size."""
+    """Write one random sample of about each size."""
     started, total = time.monotonic(), 0
     for number, size in enumerate(sizes):
         path, side = os.path.join(folder, f"random_{number}.npz"), math.isqrt(size)
-        drawn = np.random.default_rng(number).random((side, side, 1), dtype=np.float32)
-        np.savez(path, x=(drawn * 255).astype(np.uint8), y=[0])
+        floats = np.random.default_rng(number).random((side, side, 1), dtype=np.float32)
+        np.savez(path, x=(floats * 255).astype(np.uint8), y=[0])
         total += os.path.getsize(path)
     return {"bytes": total, "wall_seconds": time.monotonic() - started}
 
 
-def main(how: str, *words: str) -> dict[str, float]:
-    """Do what the words say."""
-    if how == "read":
-        return read(words[4:], *map(int, words[:3]), words[3])
-    if how == "spans":
-        with open(words[2], encoding="utf-8") as lines:
-            return spans(json.load(lines), int(words[0]), int(words[1]))
-    if how == "write":
-        return write(words[0], int(words[1]), words[2] == "1", [int(size) for size in words[3:]])
-    return random(words[0], [int(size) for size in words[1:]])
+def main(mode: str, *args: str) -> dict[str, float]:
+    """Run the program of this mode."""
+    if mode == "read":
+        return read(args[4:], *map(int, args[:3]), args[3])
+    if mode == "spans":
+        with open(args[2], encoding="utf-8") as lines:
+            return spans(json.load(lines), int(args[0]), int(args[1]))
+    if mode == "write":
+        return write(args[0], int(args[1]), args[2] == "1", [int(size) for size in args[3:]])
+    return random(args[0], [int(size) for size in args[1:]])
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Plain clients of an object store: GET after GET into buffers that are used again.
+"""Plain clients of an object store, which GET objects into buffers that are reused.
 
-`plain_get CLIENT EPOCHS WARM_UP HOST PORT BUCKET KEY...` prints JSON as `plain_read` does. CLIENT is `bare` (sockets,
-no signature, no checks, no retries: what no client reaches), `signed` (the same with dlemu's signature) or `obstore`, a
-well-kept client that signs, checks and retries. It is used in the fastest way it was seen in: `THREADS` at a time, each
-with a buffer of its own.
+`plain_get CLIENT EPOCHS WARM_UP HOST PORT BUCKET KEY...` prints JSON as `plain_files read` does. CLIENT is `bare`
+(sockets without signature, checks and retries, faster than any real client), `signed` (the same with dlemu's signature)
+or `obstore`, a well-maintained client that signs, checks and retries. obstore is used in the fastest way found: with
+`THREADS` threads, each with a buffer of its own.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from typing import Any
 
 from datagen.storage._s3_access import EMPTY_SHA256, Signer
 
-PIECE_BYTES = 1 << 16
+RECEIVE_BYTES = 1 << 16
 BUFFER_BYTES = 1 << 28
 THREADS = 4
-"""Requests that obstore has in flight: faster than one after the other up to 8 MB, as fast beyond; its async face is
-slower."""
+"""Requests that obstore has in flight: faster than one at a time up to 8 MB, as fast above. Its async API is slower."""
 WHOLE_BYTES = 1 << 24
-"""Larger objects are faster taken from obstore in pieces, as they come, than as one `bytes()`."""
+"""Larger objects are faster as a stream of chunks from obstore than as one `bytes()`."""
 REGION = "us-east-1"
 Get = Callable[[Sequence[str]], int]
 """Fetches objects by their keys; returns their bytes."""
@@ -43,16 +42,16 @@ def by_sockets(host: str, port: int, bucket: str, *, signed: bool) -> Get:
         path = f"/{bucket}/{key}"
         lines = signer.lines("GET", authority, path, "", EMPTY_SHA256) if signed else f"Host: {authority}\r\n"
         connection.sendall(f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode())
-        got = 0
-        while (end := buffer.find(b"\r\n\r\n", 0, got)) < 0:
-            got += connection.recv_into(view[got : got + PIECE_BYTES])
+        received = 0
+        while (end := buffer.find(b"\r\n\r\n", 0, received)) < 0:
+            received += connection.recv_into(view[received : received + RECEIVE_BYTES])
         head = bytes(view[:end]).lower()
         if not head.startswith(b"http/1.1 200"):
             raise SystemExit(f"{path}: {head[:100]!r}")
         size = int(head.partition(b"content-length:")[2].split(b"\r\n", 1)[0])
-        whole = end + 4 + size
-        while got < whole:
-            got += connection.recv_into(view[got:whole])
+        total = end + 4 + size
+        while received < total:
+            received += connection.recv_into(view[received:total])
         return size
 
     return lambda keys: sum(map(get, keys))
@@ -73,11 +72,11 @@ def by_obstore(host: str, port: int, bucket: str) -> Get:
     pool, buffers = ThreadPoolExecutor(THREADS), [memoryview(_buffer()) for _ in range(THREADS)]
 
     def get(key: str, buffer: memoryview) -> int:
-        answer = obstore.get(store, key)
-        whole = answer.meta["size"] <= WHOLE_BYTES
+        response = obstore.get(store, key)
+        is_small = response.meta["size"] <= WHOLE_BYTES
         end = 0
-        for piece in [answer.bytes()] if whole else answer.stream(min_chunk_size=PIECE_BYTES):
-            data = memoryview(piece)
+        for chunk in [response.bytes()] if is_small else response.stream(min_chunk_size=RECEIVE_BYTES):
+            data = memoryview(chunk)
             begin, end = end, end + len(data)
             buffer[begin:end] = data
         return end
@@ -89,25 +88,25 @@ def by_obstore(host: str, port: int, bucket: str) -> Get:
 
 
 def _buffer() -> mmap.mmap:
-    """Return memory in huge pages, as NumPy asks for them for its arrays and dlemu for its buffers."""
+    """Return a buffer in huge pages, which NumPy requests for its arrays and dlemu for its buffers."""
     memory = mmap.mmap(-1, BUFFER_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
 
 
 def main() -> None:
-    """Fetch all objects, epoch after epoch, and print what that took after the first epochs."""
+    """Fetch all objects, epoch after epoch, and print bytes and times of the epochs after the warm-up."""
     client, epochs, warm_up, host, port, bucket, *keys = sys.argv[1:]
-    place = host, int(port), bucket
-    get = by_obstore(*place) if client == "obstore" else by_sockets(*place, signed=client == "signed")
-    taken = 0
+    address = host, int(port), bucket
+    get = by_obstore(*address) if client == "obstore" else by_sockets(*address, signed=client == "signed")
+    total = 0
     started = cpu = 0.0
     for epoch in range(int(epochs)):
         if epoch == int(warm_up):
-            started, cpu, taken = time.perf_counter(), time.process_time(), 0
-        taken += get(keys)
-    took = {"bytes": taken, "wall_seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
-    print(json.dumps(took))
+            started, cpu, total = time.perf_counter(), time.process_time(), 0
+        total += get(keys)
+    result = {"bytes": total, "wall_seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

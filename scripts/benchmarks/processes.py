@@ -1,4 +1,4 @@
-"""Child processes that are timed, watched from outside, and never left behind."""
+"""Child processes that are timed, watched from outside, and ended with their parent."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ import psutil
 from datagen.errors import DlemuError
 
 END_SECONDS = 15.0
-"""How long a child that gets SIGTERM may take: dlemu itself gives its ranks 5 s."""
+"""Time between SIGTERM and SIGKILL; dlemu gives its ranks 5 s."""
 
-_LOOK_SECONDS = 0.05
-_MEMORY_LOOK_SECONDS = 1.0
-"""A look takes the kernel some ms for each process."""
+_POLL_SECONDS = 0.05
+_MEMORY_POLL_SECONDS = 1.0
+"""Not shorter, because reading the memory takes the kernel some ms per process."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """What a child took, with all processes it waited for."""
+    """The resources that a child used, with all processes it waited for."""
 
     status: int
     wall_seconds: float
@@ -37,18 +37,18 @@ class Ended:
     output: str
     """Its stdout and stderr."""
     pss_bytes: int
-    """The most memory that all its processes together held at any look; 0 when it ended before."""
+    """Maximum memory of all its processes together; 0 if it ended before the first sample."""
     read_bytes: int
-    """What its read calls gave, out of memory too; maps of files are not in it."""
+    """Bytes of its read calls, from the page cache, too, but without mapped files."""
 
 
 class Child:
-    """A process in a group of its own."""
+    """A process in a session of its own, with its descendants."""
 
     def __init__(self, argv: Sequence[str], output: str, niceness: int) -> None:
         self.started_ns = time.monotonic_ns()
         self._argv, self._output = argv, output
-        # Children of a session of their own don't see the terminal's Ctrl-C: `running` ends them in its own order.
+        # In a session of its own, a child does not get the terminal's Ctrl-C: `running` ends children in order.
         with open(output, "wb") as out:
             self._process = subprocess.Popen(
                 ["nice", "-n", str(niceness), *argv] if niceness else argv,
@@ -68,12 +68,12 @@ class Child:
 
     @property
     def output(self) -> str:
-        """What it has printed so far."""
+        """The output so far."""
         with open(self._output, errors="replace") as lines:
             return lines.read()
 
     def end(self, accepted: Sequence[int] = (0,)) -> int:
-        """Wait for it and return its exit status; raises DlemuError when that is not an accepted one."""
+        """Wait for the end and return the exit status; raises DlemuError if it is not an accepted one."""
         status = self._process.wait()
         if status not in accepted:
             raise DlemuError(
@@ -83,28 +83,28 @@ class Child:
         return status
 
     def wait_until(self, reached: Callable[[], bool]) -> None:
-        """Look again and again until `reached()`; raises DlemuError when the child ends before."""
+        """Poll until `reached()` returns True; raises DlemuError if the child ends before."""
         while not reached():
             if self.ended:
-                raise self._too_early()
-            time.sleep(_LOOK_SECONDS)
+                raise self._ended_early()
+            time.sleep(_POLL_SECONDS)
 
-    def _too_early(self) -> DlemuError:
+    def _ended_early(self) -> DlemuError:
         return DlemuError(
             f"`{' '.join(self._argv)}` ended before it came to what was to be measured; run it by itself to see why. "
             f"It printed:\n{self.output.rstrip()}"
         )
 
     def tree(self) -> list[psutil.Process]:
-        """The process and all its descendants that live now; raises DlemuError when it has ended."""
+        """Return the process and its living descendants; raises DlemuError if it has ended."""
         try:
             root = psutil.Process(self.pid)
             return [root, *root.children(recursive=True)]
         except psutil.NoSuchProcess:
-            raise self._too_early() from None
+            raise self._ended_early() from None
 
     def stop(self) -> None:
-        """End it if it still lives: SIGTERM first, then it and its group are killed."""
+        """End the process, if it still runs, by SIGTERM; if that takes too long, kill its group."""
         if self.ended:
             return
         self._process.terminate()
@@ -117,7 +117,7 @@ class Child:
 
 @contextlib.contextmanager
 def running(argv: Sequence[str], *, niceness: int = 0) -> Iterator[Child]:
-    """Start a program, which is ended when the block is left, however that happens."""
+    """Start a program, and end it at the end of the block."""
     with tempfile.TemporaryDirectory(prefix="dlemu-bench-") as folder:
         child = Child(argv, os.path.join(folder, "output"), niceness)
         try:
@@ -127,40 +127,40 @@ def running(argv: Sequence[str], *, niceness: int = 0) -> Iterator[Child]:
 
 
 def run(argv: Sequence[str], *, accepted: Sequence[int] = (0,)) -> Ended:
-    """Run one program to its end; raises DlemuError when its exit status is not an accepted one."""
+    """Run one program to its end; raises DlemuError if its exit status is not an accepted one."""
     before, read_before = children_cpu_seconds(), _read_bytes()
     with running(argv) as child, MemoryWatch(child) as memory:
         status = child.end(accepted)
         wall_seconds = (time.monotonic_ns() - child.started_ns) / 1e9
         cpu_seconds, read_bytes = children_cpu_seconds() - before, _read_bytes() - read_before
-        return Ended(status, wall_seconds, cpu_seconds, child.output, memory.most_pss_bytes, read_bytes)
+        return Ended(status, wall_seconds, cpu_seconds, child.output, memory.max_pss_bytes, read_bytes)
 
 
 class MemoryWatch:
-    """Looks every now and then at the memory of a program and its descendants, while the block lasts."""
+    """Samples the memory of a program and its descendants in a thread, while the block lasts."""
 
     def __init__(self, child: Child) -> None:
-        self.most_pss_bytes = 0
+        self.max_pss_bytes = 0
         self._child = child
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._over.set()
+        self._ended.set()
         self._thread.join()
 
-    def _look(self) -> None:
-        while not self._over.wait(_MEMORY_LOOK_SECONDS):
-            with contextlib.suppress(DlemuError):  # it has just ended
-                self.most_pss_bytes = max(self.most_pss_bytes, tree_pss_bytes(self._child.tree()))
+    def _sample(self) -> None:
+        while not self._ended.wait(_MEMORY_POLL_SECONDS):
+            with contextlib.suppress(DlemuError):  # the program has just ended
+                self.max_pss_bytes = max(self.max_pss_bytes, tree_pss_bytes(self._child.tree()))
 
 
 def run_together(argvs: Sequence[Sequence[str]], *, niceness: int = 0) -> list[str]:
-    """Run programs at the same time and return the output of each; raises DlemuError when one fails."""
+    """Run programs at the same time and return the output of each; raises DlemuError if one fails."""
     with contextlib.ExitStack() as stack:
         children = [stack.enter_context(running(argv, niceness=niceness)) for argv in argvs]
         for child in children:
@@ -169,19 +169,19 @@ def run_together(argvs: Sequence[Sequence[str]], *, niceness: int = 0) -> list[s
 
 
 def children_cpu_seconds() -> float:
-    """User and system time of all children that have ended, with those they waited for (getrusage)."""
+    """Return the user and system time of all ended children, with those they waited for (getrusage)."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def _read_bytes() -> int:
-    """What this process has read so far, with all children that it waited for: the kernel adds theirs to its own."""
+    """Return the bytes read by this process and by all children it waited for, which the kernel adds."""
     with open("/proc/self/io") as lines:
         return next(int(line.split()[1]) for line in lines if line.startswith("rchar:"))
 
 
 def tree_cpu_seconds(processes: Sequence[psutil.Process]) -> float:
-    """User and system time of living processes so far, to the kernel's tick of 10 ms each."""
+    """Return the user and system time of living processes so far, each to the kernel's tick of 10 ms."""
     total = 0.0
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -191,10 +191,10 @@ def tree_cpu_seconds(processes: Sequence[psutil.Process]) -> float:
 
 
 def tree_pss_bytes(processes: Sequence[psutil.Process]) -> int:
-    """Proportional memory of living processes: a page that n of them share counts 1/n in each (smaps_rollup)."""
+    """Return the proportional memory of living processes: a page shared by n counts 1/n in each (smaps_rollup)."""
     total = 0
     for process in processes:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the process has just ended
             total += _pss_bytes(process.pid)
     return total
 
@@ -205,7 +205,7 @@ def _pss_bytes(pid: int) -> int:
 
 
 def interrupt_once(signal_number: int, frame: FrameType | None) -> None:
-    """Begin to clean up, which a second signal must not cut short: a handler of signals."""
+    """Handle a signal: raise KeyboardInterrupt, and ignore further signals, which must not interrupt the clean-up."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt

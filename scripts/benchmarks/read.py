@@ -1,4 +1,4 @@
-"""read: how much of the speed of plain preadv reaches the trainer, and what a byte costs in CPU time."""
+"""read: rate and CPU time of training without computation, compared with plain preadv."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from datagen.storage.storage_base import FOLDERS, StorageSpec, open_storage
 
 FILES = 8
 FILE_BYTES, QUICK_FILE_BYTES = 146_600_628, 16_000_000
-"""unet3d's mean sample; and something small enough for a test."""
+"""The mean sample of unet3d, and a size for quick runs."""
 CROP_BYTES = 2_097_152
 READERS = 2
 ROUNDS = 6
 FROM_DRIVE_ROUNDS = 3
 TRANSFER, WHOLE = format_named("npz").transfer_bytes, 1 << 30
-"""What a read call of dlemu asks for by itself, and more than any file has."""
+"""Bytes of a read call of dlemu by default, and more than any file has."""
 FEW_EPOCHS, MANY_EPOCHS = 2, 22
-"""Epochs of the two runs whose difference is free of start-up."""
+"""Epochs of the two runs whose difference does not include start-up."""
 FROM_DRIVE_EPOCHS = 3
-"""Of runs that a drive has to serve, and of the shorter one of two: first epochs cost more, as memory is new."""
+"""Epochs of runs that read from a drive, and of the shorter one of two. New memory makes first epochs slow."""
 
 
 def measure(bench: Bench) -> Iterator[Figure | Unmeasured]:
-    """Page cache warm, nothing computes, one rank with two workers, beside two processes that only read."""
+    """Compare one rank with two workers with two processes that only read: from the page cache, then from a drive."""
     reading = _Reading(bench)
     rounds = bench.interleaved(
         ROUNDS,
@@ -43,13 +43,13 @@ def measure(bench: Bench) -> Iterator[Figure | Unmeasured]:
     )
     beside = f"{READERS} processes with preadv"
     equal = f"{READERS} with preadv of {TRANSFER >> 10} KiB"
-    for engine, place, plain_place, other, speed, cost in (
+    for engine, index, plain_index, other, speed, cost in (
         ("fast", 0, 1, beside, ratio_at_least(0.85), ratio_at_most(1.3)),
         ("fast", 0, 3, equal, None, None),
         ("library", 2, 1, beside, None, None),
     ):
         yield from each(
-            [(took[place], took[plain_place]) for took in rounds],
+            [(results[index], results[plain_index]) for results in rounds],
             other,
             (f"bytes/s, {engine} engine", "MB/s", "mb_per_second", speed),
             (f"CPU for each GB, {engine} engine", "s/GB", "cpu_seconds_per_gb", cost),
@@ -59,7 +59,7 @@ def measure(bench: Bench) -> Iterator[Figure | Unmeasured]:
 
 
 def _past_the_cache(bench: Bench, reading: _Reading) -> Iterator[Figure | Unmeasured]:
-    """The same past the page cache: bytes/s with requests of equal size, and what asking for whole files would give."""
+    """Compare reads past the page cache: with requests of equal size, and with requests for whole files."""
     try:
         open_storage(StorageSpec(direct=True)).open(reading.paths[0]).close()
     except UserError as error:
@@ -72,13 +72,13 @@ def _past_the_cache(bench: Bench, reading: _Reading) -> Iterator[Figure | Unmeas
         partial(reading.directly, WHOLE),
     )
     equal = f"{READERS} with preadv of {TRANSFER >> 10} KiB"
-    for what, place in ((f"bytes/s, O_DIRECT of {TRANSFER >> 10} KiB", 0), ("bytes/s, O_DIRECT of whole files", 2)):
-        pairs = [(took[place].mb_per_second, took[1].mb_per_second) for took in rounds]
+    for what, index in ((f"bytes/s, O_DIRECT of {TRANSFER >> 10} KiB", 0), ("bytes/s, O_DIRECT of whole files", 2)):
+        pairs = [(results[index].mb_per_second, results[1].mb_per_second) for results in rounds]
         yield compare(what, "MB/s", pairs, equal, None)
 
 
 def _evicted(bench: Bench, reading: _Reading) -> Iterator[Figure | Unmeasured]:
-    """The same through a page cache that each epoch begins without the files, with requests of equal size."""
+    """Compare reads of files that are evicted from the page cache before each epoch, with requests of equal size."""
     kind = open_storage(FOLDERS).memory_kind(os.path.dirname(reading.paths[0]))
     if kind:
         yield Unmeasured(what="bytes/s, evicted each epoch", who="the file system", why=f"on {kind} files are memory")
@@ -93,7 +93,7 @@ def _evicted(bench: Bench, reading: _Reading) -> Iterator[Figure | Unmeasured]:
 
 
 class _Reading:
-    """The dataset, and both ways to read it."""
+    """A dataset that is read by dlemu and by plain processes."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -106,7 +106,7 @@ class _Reading:
             *dataset,
             bench.make_dataset("read", *dataset),
             *section("reader", read_threads=READERS, batch_size=1),
-            "reader.prefetch_size=4",  # two a worker, PyTorch's default: with one it idles while its batch is fetched
+            "reader.prefetch_size=4",  # two per worker, as PyTorch's default: with one, it waits for the trainer
             "train.computation_time=0",
         )
         train = os.path.join(bench.folder, "read", "train")
@@ -118,19 +118,19 @@ class _Reading:
 
     def evicted(self) -> Took:
         """Read by `dlemu train`, which drops the files from the page cache before each epoch."""
-        evicting = *self._settings, "reader.evict_page_cache=epochs"
-        return self._bench.by_difference(*evicting, fewer=FROM_DRIVE_EPOCHS, more=3 * FROM_DRIVE_EPOCHS)
+        settings = *self._settings, "reader.evict_page_cache=epochs"
+        return self._bench.by_difference(*settings, fewer=FROM_DRIVE_EPOCHS, more=3 * FROM_DRIVE_EPOCHS)
 
     def directly(self, transfer: int) -> Took:
-        """Read by `dlemu train` past the page cache; what that costs is left out."""
-        past = "reader.odirect=true", f"reader.transfer_size={transfer}", f"train.epochs={FROM_DRIVE_EPOCHS}"
-        by_epoch = self._bench.train(*self._settings, *past).metrics["app_mb_per_second"]["per_epoch"]
+        """Read by `dlemu train` past the page cache; the CPU time is not measured."""
+        direct = "reader.odirect=true", f"reader.transfer_size={transfer}", f"train.epochs={FROM_DRIVE_EPOCHS}"
+        by_epoch = self._bench.train(*self._settings, *direct).metrics["app_mb_per_second"]["per_epoch"]
         return Took(statistics.harmonic_mean(by_epoch[1:]), math.nan)
 
     def by_plain(self, transfer: int = 0, source: str = "cache") -> Took:
-        """Read by plain processes, each its share of the files, at the niceness that dlemu gives its workers.
+        """Read by plain processes, each its share of the files, with the niceness of dlemu's workers.
 
-        Calls ask for `transfer` bytes, 0: for whole files; `source` as `plain_files` has it.
+        Calls ask for `transfer` bytes, or whole files if 0; `source` is SOURCE of `plain_files`.
         """
         epochs = MANY_EPOCHS if source == "cache" else FROM_DRIVE_EPOCHS
         settings = "plain_files", "read", epochs, 1, transfer, source

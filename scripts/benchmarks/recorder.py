@@ -1,4 +1,4 @@
-"""recorder: what the hook of `dlemu record` takes of a batch, beside the same loader while nothing is recorded."""
+"""recorder: the CPU time per batch of the hook of `dlemu record`, compared with the same loader without it."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Iterator
 from benchmarks.bench import Bench
 from benchmarks.figure import Figure, compare
 
-BATCHES, LOOKS, QUICK_LOOKS = 200, 40, 2
+BATCHES, REPEATS, QUICK_REPEATS = 200, 40, 2
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
-    """CPU of the thread that trains; without workers it reads the batches, too."""
+    """Measure the CPU time of the training thread, which also reads the batches, as there are no workers."""
     pairs = []
     for number in range(bench.rounds(3)):
         folder = os.path.join(bench.folder, f"recorder-{number}")
-        looks = str(QUICK_LOOKS if bench.quick else LOOKS)
-        recorded_us, alone_us = bench.python("-m", "benchmarks.recorder", folder, looks).output.split()[-2:]
-        pairs.append((float(recorded_us) - float(alone_us), float(alone_us)))
+        repeats = str(QUICK_REPEATS if bench.quick else REPEATS)
+        recorded_us, plain_us = bench.python("-m", "benchmarks.recorder", folder, repeats).output.split()[-2:]
+        pairs.append((float(recorded_us) - float(plain_us), float(plain_us)))
     yield compare("CPU of a batch that is recorded", "us", pairs, "the batch itself", None)
 
 
-def main(folder: str, looks: int) -> None:
-    """Print the CPU of a batch in us, recorded and not: the least of several looks, so neighbours do not count."""
+def main(folder: str, repeats: int) -> None:
+    """Print the CPU time of a batch, us, recorded and not: the minimum of repeats, which other load affects least."""
     os.environ["DLEMU_RECORD"] = folder
     import time
 
@@ -34,15 +34,15 @@ def main(folder: str, looks: int) -> None:
     loader: DataLoader[int] = DataLoader(list(range(4 * BATCHES)), batch_size=4)  # type: ignore[arg-type]
 
     def batch_us() -> float:
-        began = time.thread_time()
+        start = time.thread_time()
         for _ in loader:
             pass
-        return 1e6 * (time.thread_time() - began) / BATCHES
+        return 1e6 * (time.thread_time() - start) / BATCHES
 
     batch_us()
-    recorded = min(batch_us() for _ in range(looks))
-    hook._process.ended = True  # as at the end of its window
-    print(recorded, min(batch_us() for _ in range(looks)))
+    recorded = min(batch_us() for _ in range(repeats))
+    hook._process.ended = True  # stops recording
+    print(recorded, min(batch_us() for _ in range(repeats)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes what is made of the code and of the evidence: whole pages, and parts of pages between markers."""
+"""Writes the generated documentation: whole pages, and parts of pages between markers, from the code and evidence."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ PAGES: dict[str, Callable[[], str]] = {
     "../dlemu/contrib/mlperf/docs/mlperf-rules.md": rules_page,
     **{f"evidence/{name}.md": partial(evidence.page, DOCS / "evidence" / name) for name in evidence.HELP},
 }
-"""Pages that are made whole, by their paths from docs/."""
+"""Generated pages, by their paths from docs/."""
 END = "<!-- end of what is made -->"
 PARTS: dict[str, tuple[str, Callable[[], str]]] = {"../dlemu/contrib/mlperf/docs/audit.md": (COLUMNS_BEGIN, columns)}
-"""Pages with a part that is made, behind a marker."""
+"""Pages with a generated part: the marker before the part, and the function that generates it."""
 TRADEMARK = (
     "\n*MLPerf is a registered trademark of MLCommons. dlemu is none of its products, and no result of\n"
     "dlemu is one that MLCommons has verified.*\n"
 )
-"""What ends each page that names MLPerf."""
+"""The end of each page that names MLPerf."""
 
 
 def pages() -> list[str]:
-    """Return the names of all pages, those that are made and are not there yet among them."""
-    found = [*DOCS.rglob("*.md"), *DOCS.parent.glob("dlemu/contrib/*/docs/*.md")]
-    return sorted({*PAGES, *(os.path.relpath(path, DOCS) for path in found)})
+    """Return the names of all pages, including generated pages that do not exist yet."""
+    existing = [*DOCS.rglob("*.md"), *DOCS.parent.glob("dlemu/contrib/*/docs/*.md")]
+    return sorted({*PAGES, *(os.path.relpath(path, DOCS) for path in existing)})
 
 
 def made(name: str) -> str:
-    """Return a page of docs/ as it must be; what is written by hand stays."""
+    """Return the text that a page of docs/ should have; handwritten text stays as it is."""
     text = (PAGES[name]() if name in PAGES else _with_part(name)).replace(TRADEMARK, "")
     return text + TRADEMARK if "MLPerf" in text else text
 

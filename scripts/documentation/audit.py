@@ -1,4 +1,4 @@
-"""The columns of an audit, from the row that is written."""
+"""The list of an audit's columns, from the type of its rows."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ COLUMNS_BEGIN = "<!-- made by scripts/docs from the row of an audit -->"
 
 
 def columns() -> str:
-    """Return the names of all columns in their order."""
+    """Return the names of all columns, in order."""
     return textwrap.fill(", ".join(f"`{field.name}`" for field in fields(AuditRow)), 100) + ".\n"

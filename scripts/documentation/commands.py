@@ -1,4 +1,4 @@
-"""docs/cli.md: every command with its options, a line each, from the commands themselves."""
+"""docs/cli.md: every command with its options, one line each, from the commands themselves."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _COMMON = {
     "--yes": "`--yes`: with `--make`, do not prompt.",
     "--json": "`--json`: print the JSON result, and nothing else on stdout.",
 }
-"""Options that mean the same wherever they are; a command only names them."""
-_USUAL = re.compile(r",? 2 a usage error(?=, \d|\.)|, 128 \+ signal(?=\.)")
+"""Options that mean the same in all commands: explained once, and only named in a command's section."""
+_USUAL_STATUSES = re.compile(r",? 2 a usage error(?=, \d|\.)|, 128 \+ signal(?=\.)")
 _HEAD = """# Commands
 
 Made by `scripts/docs` from the commands; `dlemu COMMAND --help` has examples. Arguments of the form `KEY=VALUE` are
@@ -38,22 +38,22 @@ def page() -> str:
     return "\n".join([_HEAD.format(common=common), *_sections(program, ("dlemu",))])
 
 
-def _sections(command: click.Command, words: tuple[str, ...]) -> Iterator[str]:
+def _sections(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
     context = click.Context(command)
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
-            inner = command.get_command(context, name)
-            assert inner is not None, name
-            yield from _sections(inner, (*words, name))
+            subcommand = command.get_command(context, name)
+            assert subcommand is not None, name
+            yield from _sections(subcommand, (*path, name))
         return
-    first, *others = (" ".join(part.split()) for part in inspect.cleandoc(command.help or "").split("\n\n"))
+    summary, *paragraphs = (" ".join(part.split()) for part in inspect.cleandoc(command.help or "").split("\n\n"))
     arguments = [param.make_metavar(context) for param in command.params if isinstance(param, click.Argument)]
     options = [param for param in command.params if isinstance(param, click.Option)]
     common = ", ".join(f"`{name}`" for name in _COMMON if name in {option.opts[0] for option in options})
-    statuses = (_USUAL.sub("", text) for text in others if text.startswith("Exit status:"))
+    statuses = (_USUAL_STATUSES.sub("", text) for text in paragraphs if text.startswith("Exit status:"))
     status = [text for text in statuses if not text.endswith("that a signal ended.")]
-    title = " ".join([*words, *arguments])
-    yield "\n\n".join([f"## {title}", f"{first} {f'Also {common}.' if common else ''}".rstrip(), *status]) + "\n"
+    title = " ".join([*path, *arguments])
+    yield "\n\n".join([f"## {title}", f"{summary} {f'Also {common}.' if common else ''}".rstrip(), *status]) + "\n"
     lines = [f"- {_option(option, context)}" for option in options if option.opts[0] not in _COMMON]
     if lines:
         yield "\n".join([*lines, ""])

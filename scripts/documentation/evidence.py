@@ -1,4 +1,4 @@
-"""docs/evidence/NAME.md: what a reader needs of the data files in docs/evidence/NAME."""
+"""docs/evidence/NAME.md: a page that sums up the data files in docs/evidence/NAME."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ HELP = {
         "../reliability.md",
     ),
 }
-"""Folder -> title of its page, what to know of its files, and the page that says how to read it."""
+"""Folder -> title of its page, a sentence about its files, and the page that says how to read them."""
 _CHECKS = ["case", "what", "theory", "measured", "off by", "CPU wait", ""]
 _FIGURES = ["what", "dlemu", "beside", "", "ratio", "wanted", ""]
 _PLAIN = "plain read of the same bytes"
-_IN_FILES_ONLY = {
+_HIDDEN_COLUMNS = {
     "AU % of one more",
     "limited by",
     "CPU wait",
@@ -41,15 +41,15 @@ _IN_FILES_ONLY = {
     "seen",
     "run",
 }
-_LONGEST = {"validation": 12}  # folder -> the most rows of a table of single cases that its page shows
+_MAX_ROWS = {"validation": 12}  # folder -> its page leaves out tables with more rows, other than those of checks
 _SERIES = {"room", "campaign"}
-"""First columns of tables in which samples of one package follow each other."""
+"""First columns of tables with several samples of a package, of which the page shows the latest."""
 _MACHINE = re.compile(r"( \d\d:\d\d)?, \d+ cores, \d+ GB, [^;]*?( minutes| at the (start|end) [\d.]+)\.")
 _OFF_BY = re.compile(r"(?P<off>[+-][\d.]+) *(?P<unit>\S*) *\(wanted (?P<sign>\+-|<=) (?P<margin>[\d.]+)\)")
 
 
 class Check(NamedTuple):
-    """A row of a validation, as its cells."""
+    """The cells of a row of a validation."""
 
     case: str
     what: str
@@ -65,41 +65,41 @@ class Check(NamedTuple):
         return re.sub(r" \([\w ,]*\d+ to \d+\).*", "", self.what)
 
     @property
-    def farness(self) -> float:
-        """How far from what was wanted, in margins; 0 for what is a word."""
-        found = _OFF_BY.match(self.off_by)
-        if found is None:
+    def deviation(self) -> float:
+        """The difference from what was wanted, relative to the margin; 0 for a word."""
+        match = _OFF_BY.match(self.off_by)
+        if match is None:
             return 0.0
-        off, margin = float(found["off"]), float(found["margin"])
-        if found["sign"] == "+-":
+        off, margin = float(match["off"]), float(match["margin"])
+        if match["sign"] == "+-":
             return abs(off) / margin if margin else abs(off)
         return max(0.0, off / margin if margin else off)
 
 
 def page(folder: Path) -> str:
-    """Return the page of a folder of data files: a section a file, by name."""
+    """Return the page of a folder of data files, with a section for each file, by name."""
     title, about, how = HELP[folder.name]
     source = f"`docs/evidence/{folder.name}/*.json`"
     head = f"# {title}\n\nMade by `scripts/docs` from {source}, which have every row. {about} [How to read it]({how})\n"
     files = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
     workloads = {name: file["tables"][0]["rows"] for name, file in files.items() if _is_workload(file["tables"][0])}
-    longest = _LONGEST.get(folder.name, math.inf)
-    parts = [_section(name, file, longest) for name, file in files.items() if name not in workloads]
+    max_rows = _MAX_ROWS.get(folder.name, math.inf)
+    parts = [_section(name, file, max_rows) for name, file in files.items() if name not in workloads]
     return "\n".join([head, *parts, *([_workloads(workloads)] if workloads else [])])
 
 
-def _section(name: str, found: dict[str, Any], longest: float) -> str:
-    summary = _MACHINE.sub(".", found["summary"])
-    tables = (_table(table["columns"], table["rows"]) for table in found["tables"] if _is_shown(table, longest))
+def _section(name: str, file: dict[str, Any], max_rows: float) -> str:
+    summary = _MACHINE.sub(".", file["summary"])
+    tables = (_table(table["columns"], table["rows"]) for table in file["tables"] if _is_shown(table, max_rows))
     return "\n\n".join([f"## {name}", summary, *tables]) + "\n"
 
 
-def _is_shown(table: dict[str, Any], longest: float) -> bool:
-    return table["columns"] == _CHECKS or len(table["rows"]) <= longest
+def _is_shown(table: dict[str, Any], max_rows: float) -> bool:
+    return table["columns"] == _CHECKS or len(table["rows"]) <= max_rows
 
 
 def _is_workload(table: dict[str, Any]) -> bool:
-    """Say whether a table is that of a workload's format beside plain reads of its files."""
+    """Return whether a table compares dlemu's reads of a workload's format with plain reads of the same files."""
     return table["columns"] == _FIGURES and table["rows"][0][:1] + table["rows"][0][3:4] == ["samples/s", _PLAIN]
 
 
@@ -123,7 +123,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         return _markdown(["what", "dlemu", "beside it", "ratio", "wanted"], [_figure(row) for row in judged])
     if columns[0] in _SERIES:
         rows = list({row[0].partition(",")[0]: row for row in rows}.values())
-    shown = [number for number, column in enumerate(columns) if column not in _IN_FILES_ONLY]
+    shown = [number for number, column in enumerate(columns) if column not in _HIDDEN_COLUMNS]
     return _markdown([columns[number] for number in shown], [[row[number] for number in shown] for row in rows])
 
 
@@ -134,16 +134,16 @@ def _figure(row: Sequence[str]) -> list[str]:
 
 
 def _checks(checks: Sequence[Check]) -> str:
-    """Return a row for each quantity that is off, and after the table those that are exact, such as words."""
+    """Return a table of the quantities that are off: the worst check and all missed; then name the exact quantities."""
     rows, exact = list[list[str]](), list[str]()
-    for what in dict.fromkeys(check.quantity for check in checks):
-        alike = [check for check in checks if check.quantity == what]
-        held = f"{sum(check.status == 'ok' for check in alike)}/{len(alike)}"
-        farthest = max(alike, key=lambda check: check.farness)
-        if not farthest.farness:
-            exact.append(f"{what} ({held})")
-        shown = [check for check in alike if check.status == "MISSED" or (check is farthest and check.farness)]
-        rows += [[check.case, what, check.theory, check.measured, check.off_by, held] for check in shown]
+    for quantity in dict.fromkeys(check.quantity for check in checks):
+        group = [check for check in checks if check.quantity == quantity]
+        passed = f"{sum(check.status == 'ok' for check in group)}/{len(group)}"
+        worst = max(group, key=lambda check: check.deviation)
+        if not worst.deviation:
+            exact.append(f"{quantity} ({passed})")
+        shown = [check for check in group if check.status == "MISSED" or (check is worst and check.deviation)]
+        rows += [[check.case, quantity, check.theory, check.measured, check.off_by, passed] for check in shown]
     table = _markdown(["case", "what", "wanted", "measured", "off by", "pass"], rows) if rows else ""
     also = f"As wanted: {', '.join(exact)}." if exact else ""
     return "\n\n".join(filter(None, [table, also]))

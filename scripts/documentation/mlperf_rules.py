@@ -28,5 +28,5 @@ def _line(rule: KnownRule) -> str:
     )
     editions = "" if rule.editions == ALL else f"v{' and v'.join(rule.editions)}"
     sources = [rule.text, *(f"v{edition}: `{name.split()[0]}`" for edition, name in rule.official.items())]
-    said = "; ".join(filter(None, ["" if severity == "error" else severity, editions, *sources]))
-    return f"- `{rule.name}`: {rule.meaning}{f' ({said})' if said else ''}"
+    details = "; ".join(filter(None, ["" if severity == "error" else severity, editions, *sources]))
+    return f"- `{rule.name}`: {rule.meaning}{f' ({details})' if details else ''}"

@@ -1,4 +1,4 @@
-"""docs/answers.md: the keys of every result, from the types; a type inside another has one line."""
+"""docs/answers.md: the keys of every result, from the types; a type nested in another has one line."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ GUIDES = {
     "record": "../dlemu/contrib/record/docs/record.md",
     "kvcache": "../dlemu/contrib/kvcache/docs/kvcache.md",
 }
-"""Answer, as `dlemu schema` calls it -> the page that says what it is for."""
-_WHOLE = {Metrics}
-"""Types in types whose keys have a line each, as those of a whole answer have."""
+"""Name of a result in `dlemu schema` -> the page about it."""
+_DETAILED = {Metrics}
+"""Nested types whose keys have one line each, like those of a result."""
 _HEAD = """# Keys of results
 
 Made by `scripts/docs` from the types: what a command's JSON file holds, which `--json` prints. Of a type inside another
@@ -49,17 +49,17 @@ _PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", type(
 
 
 def page() -> str:
-    """Return a section for each answer; a type is described where it is met first."""
-    titles, told, parts = dict[type[Any], str](), set[str](), list[str]()
+    """Return a section for each result; a type is described where it first occurs."""
+    titles, explained, parts = dict[type[Any], str](), set[str](), list[str]()
     for command, guide in GUIDES.items():
         name, root = _title(command), kinds_by_command()[command].load().answer_type
-        met = [kind for kind in types_in(root) if kind not in titles]
-        titles |= {kind: kind.__name__ for kind in met}
-        whole = [kind for kind in met if kind is root or issubclass(root, kind) or kind in _WHOLE]
+        new = [kind for kind in types_in(root) if kind not in titles]
+        titles |= {kind: kind.__name__ for kind in new}
+        detailed = [kind for kind in new if kind is root or issubclass(root, kind) or kind in _DETAILED]
         parts.append(f"## {name}\n\n{_doc(root)} [{guide.rpartition('/')[2]}]({guide})\n")
-        parts += [_list(kind, titles, told, is_root=kind is root) for kind in whole]
-        if inner := [_inner(kind, titles) for kind in met if kind not in whole]:
-            parts.append("\n".join([*inner, ""]))
+        parts += [_list(kind, titles, explained, is_root=kind is root) for kind in detailed]
+        if nested := [_one_line(kind, titles) for kind in new if kind not in detailed]:
+            parts.append("\n".join([*nested, ""]))
     tables = {"steps.parquet": STEP_COLUMNS, "checkpoints.parquet": IO_COLUMNS}
     return "\n".join([_HEAD, *parts, *(_columns(name, columns) for name, columns in tables.items()), *_metrics()])
 
@@ -70,7 +70,7 @@ def _columns(name: str, columns: dict[str, str]) -> str:
 
 
 def _metrics() -> Iterator[str]:
-    """Yield the metrics by which runs of each kind of job are compared, a line a kind."""
+    """Yield, for each kind of job, a line with the metrics by which its runs are compared."""
     yield "## Metrics of each kind of job\n\nIn brackets: unit, and which of two values is better.\n"
     for kind in kinds():
         if kind.is_job:
@@ -84,7 +84,7 @@ def _metric(metric: Metric) -> str:
 
 
 def _title(command: str) -> str:
-    """Return an answer's heading: its file, and of a file that several commands write, whose it is."""
+    """Return a result's heading: its file, and its command if several commands write such a file."""
     kind = kinds_by_command()[command]
     return f"{kind.answer} of dlemu {command}" if kind.is_job else kind.answer
 
@@ -97,10 +97,10 @@ def _is_table(kind: Any) -> bool:
     return isinstance(kind, type) and (dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct))
 
 
-def _own_keys(kind: type[Any], known: dict[type[Any], str]) -> dict[str, str]:
-    """Return the names of a type's fields and their keys in the file, without those of a known base."""
-    above = next((base for base in kind.__mro__[1:] if base in known), None)
-    return {name: key for name, key in _keys(kind).items() if not above or name not in _keys(above)}
+def _own_keys(kind: type[Any], described: dict[type[Any], str]) -> dict[str, str]:
+    """Return the names of a type's fields and their keys in the file, without those of a base described before."""
+    base = next((base for base in kind.__mro__[1:] if base in described), None)
+    return {name: key for name, key in _keys(kind).items() if not base or name not in _keys(base)}
 
 
 def _keys(kind: type[Any]) -> dict[str, str]:
@@ -109,57 +109,58 @@ def _keys(kind: type[Any]) -> dict[str, str]:
     return {field.name: field.name for field in dataclasses.fields(kind)}
 
 
-def _list(kind: type[Any], titles: dict[type[Any], str], told: set[str], *, is_root: bool) -> str:
-    """Return a line for each key that has a meaning that is not among those `told` before, and one for all others."""
+def _list(kind: type[Any], titles: dict[type[Any], str], explained: set[str], *, is_root: bool) -> str:
+    """Return a line of keys without a meaning, or `explained` before; then one line for each other key."""
     texts = meanings(kind)
-    plain, explained = list[str](), list[str]()
-    for name, words in _worded(kind, titles).items():
+    plain, lines = list[str](), list[str]()
+    for name, key in _keys_of(kind, titles).items():
         meaning = " ".join(texts.get(name, "").split()).replace("None", "null")
-        line = f"- {words}: {meaning}"
-        if meaning and line not in told:
-            explained.append(line)
+        line = f"- {key}: {meaning}"
+        if meaning and line not in explained:
+            lines.append(line)
         else:
-            plain.append(words)
-    told.update(explained)
+            plain.append(key)
+    explained.update(lines)
     head = [] if is_root else [f"`{kind.__name__}`: {_doc(kind)}", ""]
-    return "\n".join([*head, *([f"- {', '.join(plain)}"] if plain else []), *explained, ""])
+    return "\n".join([*head, *([f"- {', '.join(plain)}"] if plain else []), *lines, ""])
 
 
-def _inner(kind: type[Any], titles: dict[type[Any], str]) -> str:
-    above = next((f", and those of `{base.__name__}`" for base in kind.__mro__[1:] if base in titles), "")
-    return f"- `{kind.__name__}`: {first_sentence(_doc(kind))}: {', '.join(_worded(kind, titles).values())}{above}."
+def _one_line(kind: type[Any], titles: dict[type[Any], str]) -> str:
+    inherited = next((f", and those of `{base.__name__}`" for base in kind.__mro__[1:] if base in titles), "")
+    keys = ", ".join(_keys_of(kind, titles).values())
+    return f"- `{kind.__name__}`: {first_sentence(_doc(kind))}: {keys}{inherited}."
 
 
-def _worded(kind: type[Any], titles: dict[type[Any], str]) -> dict[str, str]:
-    """Return field -> its key with `?` where it may be null, `[]` where it is a list, and its type if it is ours."""
-    hints, given = typing.get_type_hints(kind), _arguments(kind)
+def _keys_of(kind: type[Any], titles: dict[type[Any], str]) -> dict[str, str]:
+    """Return field -> its key, with `?` if it may be null, `[]` if it is a list, and the name of a type of ours."""
+    hints, arguments = typing.get_type_hints(kind), _type_arguments(kind)
     own = _own_keys(kind, titles)
-    return {name: _key(key, type_words(given.get(hints[name], hints[name]))) for name, key in own.items()}
+    return {name: _key(key, type_words(arguments.get(hints[name], hints[name]))) for name, key in own.items()}
 
 
 def _key(key: str, words: str) -> str:
     suffix = words[len(words.rstrip("[]?")) :]
-    named = re.findall(r"\b[A-Z]\w+", words)
-    return f"`{key}{suffix}`" + (f" ({named[0]})" if named else "")
+    type_names = re.findall(r"\b[A-Z]\w+", words)
+    return f"`{key}{suffix}`" + (f" ({type_names[0]})" if type_names else "")
 
 
-def is_told(words: str, meaning: str) -> bool:
-    """Say whether a type lists values, and the meaning names them all."""
+def is_in_meaning(words: str, meaning: str) -> bool:
+    """Return whether a type, in words, is a list of values that the meaning names, too."""
     return words.startswith("`") and all(value in meaning for value in re.findall("`[^`]*`", words))
 
 
-def _arguments(kind: type[Any]) -> dict[Any, Any]:
-    """Return what a class puts for the type variables of a generic one above it."""
+def _type_arguments(kind: type[Any]) -> dict[Any, Any]:
+    """Return the type arguments that a class gives to its generic bases: type variable -> argument."""
     bases = [base for base in getattr(kind, "__orig_bases__", ()) if dataclasses.is_dataclass(get_origin(base))]
     return {
-        name: given
+        variable: argument
         for base in bases
-        for name, given in zip(get_origin(base).__parameters__, get_args(base), strict=True)
+        for variable, argument in zip(get_origin(base).__parameters__, get_args(base), strict=True)
     }
 
 
 def type_words(hint: Any) -> str:
-    """Say in words what a type holds."""
+    """Return a type in words."""
     if hint in _PLAIN or (isinstance(hint, type) and issubclass(hint, str)):  # an enumeration of codes
         return _PLAIN.get(hint, "string")
     if _is_table(hint):

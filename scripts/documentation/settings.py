@@ -1,4 +1,4 @@
-"""docs/settings.md: every setting, a line each, from the fields themselves; an optional part's are on its own page."""
+"""docs/settings.md: every setting, one line each, from the fields themselves; optional parts have their own pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgspec import Meta
 from datagen.settings import Unit, declared
 from dlemu.config.dump import meanings
 from dlemu.config.schema import plain, sections, settings_class
-from documentation.result_types import is_told, type_words
+from documentation.result_types import is_in_meaning, type_words
 
 _HEAD = """# Settings
 
@@ -37,62 +37,63 @@ def page() -> str:
 
 
 def part_page(section: str, guide: str) -> str:
-    """Return the page of the settings of an optional part; `guide` is the page that says what they are for."""
+    """Return the page of the settings of an optional part; `guide` is the page about the part."""
     return "\n".join([_PART_HEAD.format(section=section, guide=guide), *_lines(f"{section}.", sections()[section]), ""])
 
 
-def _lists(where: str, section: Any, text: str, listed: dict[Any, str]) -> Iterator[str]:
-    """Yield the settings of a section, and then those of the sections in it; of equal sections the first has the list.
+def _lists(prefix: str, section: Any, text: str, listed: dict[Any, str]) -> Iterator[str]:
+    """Yield the settings of a section, then those of its sub-sections; sections of one type are listed once.
 
-    `listed` is filled: where the settings of a kind of section stand.
+    `listed` is filled: type of a section -> the section that has the list.
     """
-    yield f"## {where.rstrip('.') or 'Of the run'}\n"
+    yield f"## {prefix.rstrip('.') or 'Of the run'}\n"
     if text:
         yield f"{text}\n"
     if section in listed:
-        yield f"Keys as in `{listed[section]}`: {', '.join(f'`{where}{field.name}`' for field in fields(section))}.\n"
+        yield f"Keys as in `{listed[section]}`: {', '.join(f'`{prefix}{field.name}`' for field in fields(section))}.\n"
         return
-    listed[section] = where.rstrip(".")
-    yield "\n".join([*_lines(where, section), ""])
+    listed[section] = prefix.rstrip(".")
+    yield "\n".join([*_lines(prefix, section), ""])
     hints, texts = get_type_hints(section), meanings(section)
     for name, kind in hints.items():
         if not _is_section(kind) or kind.__module__.startswith("dlemu.contrib."):
             continue
-        yield from _lists(f"{where}{name}.", kind, _one_line(texts.get(name, kind.__doc__)), listed)
+        yield from _lists(f"{prefix}{name}.", kind, _one_line(texts.get(name, kind.__doc__)), listed)
     for name, hint in hints.items():
         for kind in filter(is_dataclass, get_args(hint)):
-            title = f"{where}{name}[]." if typing.get_origin(hint) is tuple else f"{where}{name}.NAME."
+            title = f"{prefix}{name}[]." if typing.get_origin(hint) is tuple else f"{prefix}{name}.NAME."
             yield from _lists(title, kind, _one_line(kind.__doc__), listed)
 
 
-def _lines(where: str, section: Any) -> list[str]:
+def _lines(prefix: str, section: Any) -> list[str]:
     hints, texts = get_type_hints(section), meanings(section)
-    shown = [field for field in fields(section) if not _is_section(hints[field.name])]
-    return [_line(where, field, section, hints, texts) for field in shown]
+    settings = [field for field in fields(section) if not _is_section(hints[field.name])]
+    return [_line(prefix, field, section, hints, texts) for field in settings]
 
 
-def _line(where: str, field: Field[Any], section: Any, hints: dict[str, Any], texts: dict[str, str]) -> str:
+def _line(prefix: str, field: Field[Any], section: Any, hints: dict[str, Any], texts: dict[str, str]) -> str:
     declarations = declared(section)[field.name]
     ranges = [_range(part) for part in declarations if isinstance(part, Meta) and (part.ge, part.gt) != (None, None)]
     units = [str(part) for part in declarations if isinstance(part, Unit)]
     default = _default(field)
-    shown = default not in ("needed", "`[]`", "`{}`", "`null`")
+    shows_type = default not in ("needed", "`[]`", "`{}`", "`null`")
     meaning = _one_line(texts.get(field.name, ""))
-    kind = [words for words in _type(hints[field.name], shown=shown) if not is_told(words, meaning)]
-    taken = ", ".join([*kind, *ranges, *units])
-    return f"- `{where}{field.name}` {default}{f' ({taken})' if taken else ''}: {meaning}"
+    kind = [words for words in _type(hints[field.name], shown=shows_type) if not is_in_meaning(words, meaning)]
+    accepted = ", ".join([*kind, *ranges, *units])
+    return f"- `{prefix}{field.name}` {default}{f' ({accepted})' if accepted else ''}: {meaning}"
 
 
 def _range(allowed: Meta) -> str:
-    """Return a range in few words: a largest count far beyond any run is of no use to a reader."""
-    least, most = f"{allowed.ge:g}" if allowed.gt is None else f"> {allowed.gt:g}", allowed.le or allowed.lt
-    if most is None or most >= 1000:
-        return f">= {least}".replace(">= >", ">")
-    return f"{least} to {most:g}"
+    """Return a range in few words, without a maximum that no run comes near."""
+    minimum = f"{allowed.ge:g}" if allowed.gt is None else f"> {allowed.gt:g}"
+    maximum = allowed.le or allowed.lt
+    if maximum is None or maximum >= 1000:
+        return f">= {minimum}".replace(">= >", ">")
+    return f"{minimum} to {maximum:g}"
 
 
 def _type(hint: Any, *, shown: bool) -> list[str]:
-    """Return a type in words, nothing where the default shows it."""
+    """Return a type in words, or nothing if the default value shows it (`shown`)."""
     if hasattr(hint, "from_value"):
         return ["time"]
     if any(is_dataclass(part) or typing.get_origin(part) is dict for part in get_args(hint)):

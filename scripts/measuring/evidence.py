@@ -1,4 +1,4 @@
-"""What was measured, as data files of docs/evidence; scripts/docs makes the pages of them."""
+"""Saves measurements as the data files of docs/evidence, from which scripts/docs makes pages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STATUSES = ("ok", "MISSED", "for information", "not compared")
 
 
 class Line(Protocol):
-    """One line of what was measured."""
+    """One measurement, as a line in the terminal and a row of a table."""
 
     @property
     def text(self) -> str:
@@ -26,11 +26,11 @@ class Line(Protocol):
 
     @property
     def columns(self) -> Sequence[str]:
-        """Heads of the cells; neighbouring lines with equal heads make a table."""
+        """Headings of the cells; neighbouring lines with the same headings form a table."""
 
     @property
     def cells(self) -> Sequence[str]:
-        """The line in a table."""
+        """The row of the table."""
 
     @property
     def status(self) -> str:
@@ -38,11 +38,11 @@ class Line(Protocol):
 
 
 class Row:
-    """A line whose cells stand in the terminal as in a table."""
+    """A line that shows the cells of its row in the terminal, too."""
 
     @property
     def cells(self) -> Sequence[str]:
-        """The line in a table."""
+        """The row of the table."""
         raise NotImplementedError
 
     @property
@@ -51,7 +51,7 @@ class Row:
 
 
 def save(folder: str, name: str, lines: Sequence[Line], *, minutes: float) -> None:
-    """Write the file of a group: when and where it was measured, what held, and its tables, a row a line."""
+    """Write the file of a group: how many checks hold, when and where it was measured, and its tables."""
     held, missed = (sum(line.status == status for line in lines) for status in ("ok", "MISSED"))
     summary = f"{held} of {held + missed} hold. {machine()}, {minutes:.1f} minutes."
     tables = [(list(columns), [list(line.cells) for line in rows]) for columns, rows in _tables(lines)]
@@ -59,7 +59,7 @@ def save(folder: str, name: str, lines: Sequence[Line], *, minutes: float) -> No
 
 
 def write(path: Path, summary: str, tables: Sequence[tuple[list[str], list[list[str]]]]) -> None:
-    """Write a file of evidence so that a row that changed is a line that changed."""
+    """Write a JSON file of evidence with one line per row, so that a diff shows the rows that changed."""
     texts = [
         f'  {{"columns": {json.dumps(columns)}, "rows": [\n'
         + ",\n".join(f"    {json.dumps(row, ensure_ascii=False)}" for row in rows)
@@ -68,13 +68,13 @@ def write(path: Path, summary: str, tables: Sequence[tuple[list[str], list[list[
     ]
     whole = f'{{"summary": {json.dumps(summary, ensure_ascii=False)},\n "tables": [\n' + ",\n".join(texts) + "\n]}\n"
     os.makedirs(path.parent, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(whole)
-    part.rename(path)
+    temporary = path.with_suffix(".part")
+    temporary.write_text(whole)
+    temporary.rename(path)
 
 
 def machine() -> str:
-    """Say when and where the figures hold, and how busy the machine was."""
+    """Return the time, the machine and its load, for the summary of a measurement."""
     memory_gb = psutil.virtual_memory().total / 1e9
     return (
         f"{datetime.now().astimezone():%Y-%m-%d %H:%M}, {len(os.sched_getaffinity(0))} cores, {memory_gb:.0f} GB, "

@@ -1,4 +1,4 @@
-"""The main of `scripts/bench` and of `scripts/validate`: prints each line once it is known, and keeps it."""
+"""What `scripts/bench` and `scripts/validate` share: their arguments, and a loop that prints and saves each line."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class Group:
-    """What is measured under one name."""
+    """The measurements under one name."""
 
     measure: Callable[[Any], Iterator[evidence.Line]]
-    """Is given what the program made for all groups: a `Bench`, or a `Bed`."""
+    """Takes the program's `Bench` or `Bed`, and yields a line for each measurement."""
     why_not: Callable[[], str | None] = _nothing
-    """Returns why it can't be measured on this host, or None when it can."""
+    """Returns why the group can't be measured on this host; None if it can."""
     by_name: bool = False
-    """Measured only when asked for by name: what takes long, or stands on another page."""
+    """Measured only if named on the command line, because it takes long or belongs to another page."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, groups: Mapping[str, Group], evidence_folder: str) -> None:
-    """Add what both programs take."""
-    left_out = ", ".join(name for name, group in groups.items() if group.by_name)
-    default = f"all but {left_out}" if left_out else "all"
+    """Add the arguments that both programs have."""
+    excluded = ", ".join(name for name, group in groups.items() if group.by_name)
+    default = f"all but {excluded}" if excluded else "all"
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(groups)}; default: {default}")
     parser.add_argument("--save", action="store_true", help=f"keep what is measured in {evidence_folder}")
     parser.epilog = (
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser, groups: Mapping[str, Group], 
 
 
 def wanted_names(parser: argparse.ArgumentParser, names: Sequence[str], groups: Mapping[str, Group]) -> list[str]:
-    """Return the groups asked for; without any those that need not be asked for by name."""
+    """Return the names on the command line; if there are none, all groups that need not be named."""
     unknown = [name for name in names if name not in groups]
     if unknown:
         parser.error(f"there is no {unknown[0]}: wanted {', '.join(groups)}")
@@ -52,7 +52,7 @@ def wanted_names(parser: argparse.ArgumentParser, names: Sequence[str], groups: 
 
 
 def guarded(prog: str, work: Callable[[], int]) -> int:
-    """Return the exit status of `work`; errors and signals end it with a message, once everything is cleaned up."""
+    """Return the exit status of `work`; after an error or a signal, clean up and print a message."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt_once)
     try:
@@ -69,35 +69,35 @@ def measure(
     prog: str,
     names: Sequence[str],
     groups: Mapping[str, Group],
-    given: object,
+    program: object,
     *,
     judged: bool = True,
     folder: str | None = None,
 ) -> int:
-    """Measure groups one after another, and return the exit status. One that fails does not keep the others from it."""
+    """Measure groups with `program` (a `Bench` or a `Bed`), also if one fails; return the exit status."""
     counts = dict.fromkeys(evidence.STATUSES, 0)
-    worst = 0
+    worst_status = 0
     print(evidence.machine(), flush=True)
     for name in names:
         reason = groups[name].why_not()
         if reason:
             print(f"{name}: skipped: {reason}", flush=True)
             continue
-        lines, began = [], time.monotonic()
+        lines, start = [], time.monotonic()
         try:
-            for line in groups[name].measure(given):
+            for line in groups[name].measure(program):
                 lines.append(line)
                 print(f"{name:<12} {line.text}", flush=True)
         except DlemuError as error:
             print(f"{prog}: {name}: {error}", file=sys.stderr, flush=True)
-            worst = max(worst, error.exit_status)
+            worst_status = max(worst_status, error.exit_status)
             continue
         for line in lines:
             counts[line.status] += 1
         if folder:
-            evidence.save(folder, name, lines, minutes=(time.monotonic() - began) / 60)
+            evidence.save(folder, name, lines, minutes=(time.monotonic() - start) / 60)
     missed, unmeasured = counts["MISSED"] if judged else 0, counts["not compared"]
     if judged or unmeasured:
-        without = f"; {unmeasured} not compared" if unmeasured else ""
-        print((f"{missed} missed" if missed else "nothing missed of what was measured") + without)
-    return worst or (1 if missed else 3 if unmeasured else 0)
+        outcome = f"{missed} missed" if missed else "nothing missed of what was measured"
+        print(f"{outcome}; {unmeasured} not compared" if unmeasured else outcome)
+    return worst_status or (1 if missed else 3 if unmeasured else 0)

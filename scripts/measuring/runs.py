@@ -1,4 +1,4 @@
-"""The one way in which a measurement runs dlemu: the installed command, into a results folder, to its summary."""
+"""Runs the installed dlemu command for a measurement, and reads its result."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ from datagen.errors import UserError
 from dlemu.metrics.verdict import COMPLETED
 
 Wrap = Callable[[list[str]], list[str]]
-"""Puts words before a command, which limit what it runs on."""
+"""Puts a prefix before a command, which limits its cores or its storage."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """A command that ended with a result."""
+    """A completed run."""
 
     folder: str
     summary: dict[str, Any]
     status: int
 
 
-def dlemu(*words: str) -> list[str]:
+def dlemu(*arguments: str) -> list[str]:
     """Return a command line of the dlemu that is installed beside this interpreter."""
     path = os.path.join(os.path.dirname(sys.executable), "dlemu")
     if not os.path.exists(path):
         raise UserError(f"there is no {path}: run scripts/bench or scripts/validate, which install dlemu first")
-    return [path, *words]
+    return [path, *arguments]
 
 
 @contextlib.contextmanager
-def started(command: str, words: Sequence[str], *, within: str, wrap: Wrap = list) -> Iterator[tuple[Child, str]]:
-    """Start `dlemu COMMAND`; give the process and its results, a new folder in `within`, which stays."""
+def started(command: str, settings: Sequence[str], *, within: str, wrap: Wrap = list) -> Iterator[tuple[Child, str]]:
+    """Start `dlemu COMMAND`; yield the process and its results folder, a new one in `within`, which is kept."""
     folder = tempfile.mkdtemp(prefix="run-", dir=within)
-    with running(wrap(dlemu(command, *words, f"output.folder={folder}", "output.report=false"))) as child:
+    with running(wrap(dlemu(command, *settings, f"output.folder={folder}", "output.report=false"))) as child:
         yield child, folder
 
 
 def finished(child: Child, folder: str, result: str = "summary.json") -> Done:
-    """Wait until a command has ended with a result, and read that."""
+    """Wait for a command to end, and return its result, the file `result`."""
     status = child.end(COMPLETED)
     with open(os.path.join(folder, result)) as lines:
         return Done(folder, json.load(lines), status)
 
 
 def run_job(
-    command: str, words: Sequence[str], *, within: str, wrap: Wrap = list, result: str = "summary.json"
+    command: str, settings: Sequence[str], *, within: str, wrap: Wrap = list, result: str = "summary.json"
 ) -> Done:
-    """Run `dlemu COMMAND` to its end; `result` is the file of its answer."""
-    with started(command, words, within=within, wrap=wrap) as (child, folder):
+    """Run `dlemu COMMAND` to its end, and return its result, the file `result`."""
+    with started(command, settings, within=within, wrap=wrap) as (child, folder):
         return finished(child, folder, result)
 
 
@@ -64,7 +64,7 @@ BUCKET = "bucket"
 
 
 def bucket(endpoint: str) -> list[str]:
-    """Return dlemu's words for the bucket of a server that takes any keys; some are put into the environment."""
+    """Return dlemu's settings for the bucket of a server that accepts any keys; put keys into the environment."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         os.environ.setdefault(name, "taken-as-they-are")
     return [
@@ -74,5 +74,5 @@ def bucket(endpoint: str) -> list[str]:
 
 
 def section(name: str, **values: object) -> list[str]:
-    """Return dlemu's words for settings of one section."""
+    """Return settings of one section as arguments of dlemu."""
     return [f"{name}.{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in values.items()]

@@ -1,6 +1,6 @@
-"""mutmut as it is used here: words for people are left as they are, and a seeded sample can stand for all mutants.
+"""Runs mutmut with changes: messages to users are not mutated, and a seeded sample can stand for all mutants.
 
-Runs in a copy of the tree whose pyproject.toml has a [tool.mutmut]: mutmut works in the current folder.
+mutmut works in the current folder, which is a copy of the tree whose pyproject.toml has a [tool.mutmut].
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from mutmut.state import state
 from mutmut.stats import status_by_exit_code
 from mutmut.utils.file_utils import walk_mutatable_files
 
-LEFT = ("survived", "no tests", "suspicious")
-"""What mutmut calls a mutant that no test found. One that hangs is found: its test never ends."""
+SURVIVED = ("survived", "no tests", "suspicious")
+"""mutmut's statuses of a mutant that no test found. A mutant that hangs counts as found."""
 
 
-def _keep_words(node: cst.BaseString) -> Iterable[cst.BaseString]:
-    """Yield the changes of a string, none of one with a blank in it: tests hold what a message says, not its words."""
+def _mutate_string(node: cst.BaseString) -> Iterable[cst.BaseString]:
+    """Yield the mutants of a string. A string with a blank has none: tests hold a message's sense, not its wording."""
     if isinstance(node, cst.SimpleString) and " " in node.value.strip("\"'"):
         return
     yield from mutators.operator_string(node)
@@ -37,26 +37,26 @@ _OTHER = (
     "'' if isinstance(it, str) and it else 'other' if isinstance(it, str) else "
     "type(it)() if isinstance(it, (bytes, list, tuple, dict, set)) and it else 1 if it is None else None)"
 )
-"""Another value: the other truth, one more, nothing where there was something, something where there was nothing."""
+"""Replaces a value: True by False, a number by the next, a text, list or other container by an empty one, None by 1."""
 
 
-def _other_result(node: cst.Return) -> Iterable[cst.Return]:
-    """Yield a return of another value."""
+def _mutate_return(node: cst.Return) -> Iterable[cst.Return]:
+    """Yield a `return` of another value."""
     if node.value is not None:
         call = cst.ensure_type(cst.parse_expression(f"{_OTHER}(0)"), cst.Call)
         yield node.with_changes(value=call.with_changes(args=[cst.Arg(node.value)]), whitespace_after_return=_BLANK)
 
 
-def plant(sample: int | None, seed: int, without: tuple[str, ...], returns: bool) -> None:
-    """Make the mutants and run each one's tests; with `sample` so many of them, drawn by the seed.
+def run_mutants(sample: int | None, seed: int, without: tuple[str, ...], returns: bool) -> None:
+    """Make the mutants and run the tests of each, or of `sample` mutants drawn at random.
 
-    `returns`: the only bugs are other values where functions return.
+    `without` names classes and functions that stay as they are. With `returns`, mutants only return other values.
     """
-    operators: list[Any] = file_mutation.mutation_operators  # the very list that its visitor is given
-    at = [operator for _, operator in operators].index(mutators.operator_string)
-    operators[at] = (cst.BaseString, _keep_words)
+    operators: list[Any] = file_mutation.mutation_operators  # changed in place, because mutmut's visitor holds it
+    string_operator = [operator for _, operator in operators].index(mutators.operator_string)
+    operators[string_operator] = (cst.BaseString, _mutate_string)
     if returns:
-        operators[:] = [(cst.Return, _other_result)]
+        operators[:] = [(cst.Return, _mutate_return)]
     collect = mutmut_main.collect_source_file_mutation_data
 
     def draw(*, mutant_names: tuple[str, ...]) -> Any:
@@ -76,37 +76,37 @@ def plant(sample: int | None, seed: int, without: tuple[str, ...], returns: bool
         return run_tests(self, mutant_name=mutant_name, tests=ordered)
 
     PytestRunner.run_tests = fastest_first
-    _keep_no_callers()
+    _record_no_callers()
     mutmut_main._run((), 1)
 
 
-def _keep_no_callers() -> None:
-    """Let mutmut not note who calls whom, which is of use only to a second run in the same folder.
+def _record_no_callers() -> None:
+    """Stop mutmut from recording which function calls which; only a second run in the same folder needs that.
 
-    It does so by a context variable. A call of `__del__` that the garbage collector makes while that is set changes it
-    meanwhile, and CPython 3.11 then reads memory that is free: LookupError, or a crash.
+    It records in a context variable. If the garbage collector calls a `__del__` while that is being set, CPython 3.11
+    reads freed memory: LookupError, or a crash.
     """
     stack: Any = MutmutCallStack
     stack.get, stack.set, stack.reset = (lambda: (None, 0)), (lambda value: None), (lambda token: None)
 
 
 def _owner(name: str) -> str:
-    """Return the class or the function that a mutant changes, of `module.xǁClassǁmethod__mutmut_1`."""
+    """Return the class or function that a mutant changes: of `module.xǁClassǁmethod__mutmut_1`, `Class`."""
     changed = name.rpartition(".")[2].rpartition("__mutmut_")[0]
     return changed.split("ǁ")[1] if "ǁ" in changed else changed.removeprefix("x_")
 
 
-def outcomes() -> dict[str, str]:
-    """Return mutmut's word for each mutant that was run."""
-    words = {}
+def statuses() -> dict[str, str]:
+    """Return mutmut's status of each mutant that was run."""
+    found = {}
     for path in walk_mutatable_files():
         data = SourceFileMutationData(path=path)
         data.load()
-        words |= {name: status_by_exit_code[code] for name, code in data.exit_code_by_key.items() if code is not None}
-    return words
+        found |= {name: status_by_exit_code[code] for name, code in data.exit_code_by_key.items() if code is not None}
+    return found
 
 
 def change(name: str) -> str:
-    """Return the lines that a mutant takes away and puts in their place."""
+    """Return the lines that a mutant removes and adds."""
     lines = get_diff_for_mutant(name).replace(_OTHER, "another").splitlines()
     return "\n".join(line for line in lines if line[:1] in "+-" and line[:3] not in ("---", "+++"))

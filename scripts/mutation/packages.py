@@ -1,4 +1,4 @@
-"""Which code is changed, and which tests have to find it: the fast ones that hold what the package promises."""
+"""The packages that are mutated, and for each the fast tests that should find its mutants."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Package:
-    """Code and its tests, as paths from the root; code may be patterns."""
+    """Code and its tests, as paths from the root; those of the code may be patterns."""
 
     code: tuple[str, ...]
     tests: tuple[str, ...]
     without: tuple[str, ...] = ()
-    """Classes and functions that are left as they are: only tests with real processes run them, a second each."""
+    """Classes and functions that are not mutated, because only tests with real processes run them, a second each."""
     without_tests: tuple[str, ...] = ()
-    """Tests that count calls: each call of a function that can be changed is several."""
+    """Tests that are not run, because they count calls: a call of a mutated function is several calls."""
 
 
-OF_RESULTS = "analyse", "measured", "parts", "result", "summary", "wording"
-"""What training and checkpoints, each in its folder, know of their results."""
-OF_PROBES = "probe_file", "requests", "result", "run"
-"""All but the page and its figures, which goldens and a browser hold."""
-OF_OBJECTS = "s3", "s3_hostile", "s3_options", "s3_tls", "http_exchange", "storage"
+RESULT_MODULES = "analyse", "measured", "parts", "result", "summary", "wording"
+"""Modules about results, of training and of checkpoints."""
+PROBE_MODULES = "probe_file", "requests", "result", "run"
+"""All modules but the page and its figures, which goldens and a browser test."""
+OBJECT_TESTS = "s3", "s3_hostile", "s3_options", "s3_tls", "http_exchange", "storage"
 PACKAGES = {
     "metrics": Package(("dlemu/metrics/*",), ("tests/metrics", "tests/goldens", "tests/results/test_analyse.py")),
     "plan": Package(("dlemu/plan/*",), ("tests/plan",)),
     "results": Package(
         (
             "dlemu/results/*",
-            *(f"dlemu/jobs/[ct]*/{name}.py" for name in OF_RESULTS),
+            *(f"dlemu/jobs/[ct]*/{name}.py" for name in RESULT_MODULES),
             "dlemu/jobs/training/activity.py",
             "dlemu/contrib/mlperf/audit/audit_answer.py",
         ),
@@ -61,9 +61,9 @@ PACKAGES = {
         ("tests/prediction", "tests/goldens", "tests/truth/test_truth.py", "tests/sizing/test_size_verdict.py"),
     ),
     "probing": Package(
-        (*(f"dlemu/jobs/probe/{name}.py" for name in OF_PROBES), "dlemu/jobs/training/pattern.py"),
+        (*(f"dlemu/jobs/probe/{name}.py" for name in PROBE_MODULES), "dlemu/jobs/training/pattern.py"),
         ("tests/probing",),
-        without=("loader_costs", "_level", "_read", "_loader_costs", "_by_jobs"),
+        without=("loader_costs", "_level", "_read", "_loader_costs"),
     ),
     "checkpoints": Package(
         ("dlemu/checkpoints/*",),
@@ -74,7 +74,7 @@ PACKAGES = {
     ),
     "s3": Package(
         ("datagen/storage/s3.py", "datagen/storage/_s3_*.py", "datagen/storage/_http_exchange.py"),
-        tuple(f"tests/datagen/test_{name}.py" for name in OF_OBJECTS),
+        tuple(f"tests/datagen/test_{name}.py" for name in OBJECT_TESTS),
     ),
     "check": Package(
         ("dlemu/contrib/mlperf/check/*",),

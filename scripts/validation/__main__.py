@@ -1,4 +1,4 @@
-"""`scripts/validate [GROUP...]`: what dlemu says beside what must be true (docs/validation.md)."""
+"""`scripts/validate [GROUP...]`: compares dlemu's results with what must be true (docs/validation.md)."""
 
 from __future__ import annotations
 
@@ -62,23 +62,23 @@ GROUPS = {
     "published": Group(published.measure, by_name=True),
     "real": Group(real.measure, real.why_no_real, by_name=True),
 }
-"""A new group is a module with a generator of checks, which is given the bed, and its line here."""
+"""To add a group, write a module with a generator of checks that takes the bed, and add a line here."""
 NO_DRIVE = {"published"}
-"""Groups that need no drive of known speed, and so no root; they are given None."""
+"""Groups that need no drive of known speed, and so no root. They get None instead of a bed."""
 EVIDENCE = "docs/evidence/validation"
 NO_DRIVE_STATUS = 4
-"""Exit status where no drive can be made, so that nothing was measured."""
+"""Exit status if no drive can be made, and so nothing was measured."""
 
 
 def main() -> int:
-    """Measure what was asked for; return the exit status: NO_DRIVE_STATUS, with the reason, without a drive."""
+    """Measure the groups on the command line; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="scripts/validate",
         description="Compare what dlemu says with what must be true on drives of known speed. Needs root.",
     )
     add_arguments(parser, GROUPS, EVIDENCE)
-    asked = parser.parse_args()
-    names = wanted_names(parser, asked.names, GROUPS)
+    args = parser.parse_args()
+    names = wanted_names(parser, args.names, GROUPS)
     needs_drive = not set(names) <= NO_DRIVE
     reason = why_no_drive() if needs_drive else None
     if reason:
@@ -86,24 +86,24 @@ def main() -> int:
         return NO_DRIVE_STATUS
 
     def work() -> int:
-        kept = str(evidence.FOLDER / "validation") if asked.save else None
+        folder = str(evidence.FOLDER / "validation") if args.save else None
         with make_bed() if needs_drive else contextlib.nullcontext() as bed:
-            return measure("validate", names, {name: _then_clear(GROUPS[name]) for name in names}, bed, folder=kept)
+            return measure("validate", names, {name: _then_clear(GROUPS[name]) for name in names}, bed, folder=folder)
 
     return guarded("validate", work)
 
 
 def _then_clear(group: Group) -> Group:
-    """Return a group whose datasets are removed when it ends: those of all groups would fill the drive."""
+    """Return a group whose datasets are removed when it ends, because those of all groups would fill the drive."""
 
-    def measured(bed: Bed | None) -> Iterator[evidence.Line]:
+    def measure_and_clear(bed: Bed | None) -> Iterator[evidence.Line]:
         try:
             yield from group.measure(bed)
-        finally:  # a group that failed leaves no less room for the others
+        finally:  # also if the group fails
             if bed is not None:
                 bed.clear()
 
-    return replace(group, measure=measured)
+    return replace(group, measure=measure_and_clear)
 
 
 if __name__ == "__main__":

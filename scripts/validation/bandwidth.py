@@ -1,4 +1,4 @@
-"""AU and throughput on a drive of known bandwidth or requests/s, over the ratio of demand to what it gives."""
+"""AU and throughput on a drive of known bandwidth or requests/s, for several ratios of demand to supply."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from validation.drive import Speed
 
 MB = 1_000_000
 THREADS = 2
-BRIDGED_SECONDS = 0.2
-"""What the batches ahead of the accelerators last for: the throttle lets reads pass in slices of 100 ms.
+PREFETCH_SECONDS = 0.2
+"""Time for which the prefetched batches last, because the throttle lets reads pass in slices of 100 ms.
 
-Not more: it serves readers unevenly, and batches that only some ranks have ahead cost AU in the end.
+Not more, because it serves readers unevenly, and batches that only some ranks have prefetched cost AU at the end.
 """
 EDGE_STEPS = 8
-"""Steps left out at either end, where the loader fills and drains."""
+"""Steps excluded at either end, while the loader's queue fills and drains."""
 
 ONE_MB = Dataset(name="npz-1mb", format="npz", sample_bytes=MB, files=900)
 FOUR_MB = Dataset(name="npz-4mb", format="npz", sample_bytes=4 * MB, files=225)
@@ -29,18 +29,18 @@ PAGES, MORE_PAGES = (
     Dataset(name=f"indexed-{kib}kib", format="indexed_binary", sample_bytes=kib << 10, samples_per_file=20_000, files=1)
     for kib in (4, 16)
 )
-"""Records that begin and end where pages do: past the page cache each is one request of just its bytes.
+"""Records aligned to pages: past the page cache, each is one request of exactly its bytes.
 
-In one file: each worker reads the index of each file for itself.
+They are in one file, because each worker reads the index of each file.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A run whose AU is known: min(1, what the drive gives / demand)."""
+    """A run whose AU is known: min(1, supply / demand)."""
 
     ratio: float
-    """Demand / what the drive gives."""
+    """Demand / the drive's supply."""
     ranks: int = 2
     dataset: Dataset = ONE_MB
     batch: int = 1
@@ -49,25 +49,25 @@ class Case:
     threads: int = THREADS
     mb_per_second: float = 100.0
     reads_per_second: int = 0
-    """Where it is not 0, this is the drive's limit, and its bandwidth has none."""
+    """If not 0, the drive is limited to these, and its bandwidth is not."""
     seconds: float = 8.0
-    """How long the steps take when dlemu is right."""
+    """Duration of the steps, by theory."""
 
     @property
     def name(self) -> str:
-        how = "direct" if self.odirect else "buffered"
+        mode = "direct" if self.odirect else "buffered"
         sample = self.dataset.sample_bytes
         size = f"{self.batch} x " + (f"{sample / MB:g} MB" if sample > MB / 10 else f"{sample >> 10} KiB")
-        return f"{self.ratio:g}: {self.ranks} ranks, {size}, {self.loader}, {how}"
+        return f"{self.ratio:g}: {self.ranks} ranks, {size}, {self.loader}, {mode}"
 
     @property
     def step_bytes(self) -> int:
-        """Bytes that all ranks together read for a step."""
+        """Bytes that all ranks together read per step."""
         return self.ranks * self.batch * self.dataset.sample_bytes
 
     @property
     def drive_seconds(self) -> float:
-        """What the drive takes to read a step; a sample is one request where requests are limited."""
+        """Time that the drive takes for a step; if requests are limited, a sample is one request."""
         if self.reads_per_second:
             return self.ranks * self.batch / self.reads_per_second
         return self.step_bytes / (self.mb_per_second * MB)
@@ -78,7 +78,7 @@ class Case:
 
     @property
     def au_percent(self) -> float:
-        """What must come out."""
+        """The AU by theory."""
         return 100 * min(1.0, 1 / self.ratio)
 
     @property
@@ -87,8 +87,8 @@ class Case:
 
     @property
     def prefetch(self) -> int:
-        """Batches of each rank that are ready or under way."""
-        return max(self.threads, math.ceil(BRIDGED_SECONDS / self.drive_seconds))
+        """Batches of each rank that are ready or being read."""
+        return max(self.threads, math.ceil(PREFETCH_SECONDS / self.drive_seconds))
 
     @property
     def speed(self) -> Speed:
@@ -108,7 +108,7 @@ class Case:
         ]
 
     def run(self, bed: Bed, *prefix: str) -> Ran:
-        """Run it, `prefix` before the command, with a cold page cache."""
+        """Run the case from a cold page cache; `prefix` is put before the command."""
         return bed.train(self.dataset, *self.settings, speed=self.speed, prefix=prefix)
 
 
@@ -116,8 +116,8 @@ RATIOS = (
     *(Case(ratio=ratio) for ratio in (0.5, 0.8, 1.25, 2, 4)),
     *(Case(ratio=ratio, odirect=False) for ratio in (0.8, 1.25, 4)),
 )
-"""One dataset, direct and buffered; then other counts of ranks, sizes of records, formats and loaders; then small
-records on a drive that answers so many requests a second."""
+"""Cases with one dataset, direct and buffered. SHAPES has other numbers of ranks, sizes of records, formats, loaders;
+REQUESTS has small records on a drive that is limited to some requests/s."""
 SHAPES = (
     *(Case(ratio=ratio, ranks=8) for ratio in (0.8, 2)),
     *(Case(ratio=ratio, ranks=1, dataset=FOUR_MB) for ratio in (0.8, 2)),
@@ -130,14 +130,14 @@ REQUESTS = (
 
 
 def measure(cases: Sequence[Case], bed: Bed) -> Iterator[Check]:
-    """One case after another."""
+    """Run the cases, and check each."""
     for case in cases:
         ran = case.run(bed)
         yield from ran.beside(check(case, ran))
 
 
 def check(case: Case, ran: Ran) -> Iterator[Check]:
-    """What must hold for one case."""
+    """Check AU, limit, throughput and the drive's own counters of one case."""
     yield Check(case.name, "au", case.au_percent, ran.au_percent, "%", within=2)
     limit = "storage" if case.ratio > 1 else "nothing"
     yield Check(case.name, "limited by", limit, ran.limited_by)
@@ -157,7 +157,7 @@ def check(case: Case, ran: Ran) -> Iterator[Check]:
 
 
 def _throughput(case: Case, ran: Ran) -> Check:
-    """dlemu's rate of the whole epoch beside what the drive gives in that part of it in which it had anything to do."""
+    """Check dlemu's rate of the whole epoch: by theory, the drive's limit x the share of time in which it read."""
     if case.reads_per_second:
         cap, rate, unit = float(case.reads_per_second), "samples_per_second", "/s"
     else:

@@ -1,4 +1,4 @@
-"""Where the cases are measured: a drive of known speed, datasets on it, and dlemu run as a user runs it."""
+"""The test bed of the cases: a drive of known speed, datasets on it, and runs of dlemu as a user makes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DRIVE_BYTES = 4 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """Samples of one size."""
+    """A dataset with samples of one size."""
 
     name: str
     format: str
@@ -38,7 +38,7 @@ class Dataset:
     subfolders: int = 0
 
     def settings(self, folder: str) -> list[str]:
-        """Return dlemu's words for it."""
+        """Return dlemu's settings for the dataset in `folder`."""
         return [
             "workload=default",
             *section("dataset", data_folder=os.path.join(folder, self.name), format=self.format),
@@ -50,19 +50,19 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Ran:
-    """A run that was measured to its end."""
+    """A completed run of `dlemu train`."""
 
     summary: Mapping[str, Any]
     watch: Watch
-    """Measured on the drive from outside."""
+    """What the drive did meanwhile, measured from outside."""
     folder: str
     cpu_wait_percent: float | None
-    """Share of the time in which some task of the host wanted a core and had none; None where the kernel can't tell."""
+    """Share of the time in which some task of the host waited for a core; None if the kernel does not measure it."""
     exit_status: int = 0
     """0 or 1."""
 
     def beside(self, checks: Iterable[Check]) -> Iterator[Check]:
-        """Tell with each check how much the host's tasks wanted for cores."""
+        """Yield the checks with this run's CPU wait."""
         return (replace(check, cpu_wait_percent=self.cpu_wait_percent) for check in checks)
 
     @property
@@ -86,23 +86,23 @@ class Ran:
 
     @property
     def advice(self) -> list[str]:
-        """What dlemu advises to do."""
+        """The sentences of dlemu's advice."""
         return list((self.summary["limited_by"] or {}).get("advice", []))
 
     @property
     def read_share(self) -> float:
-        """Share of training's time in which the drive had anything to do, measured from outside."""
-        began, ended = int(self._steps("free_ns").min()), int(self._steps("met_ns").max())
-        return self.watch.reading_seconds(began, ended) * 1e9 / (ended - began)
+        """Share of the training time in which the drive was reading, measured from outside."""
+        start, end = int(self._steps("free_ns").min()), int(self._steps("met_ns").max())
+        return self.watch.reading_seconds(start, end) * 1e9 / (end - start)
 
     def found(self, code: str, pattern: str | None = None) -> list[Mapping[str, Any]]:
-        """Return the numbers of what dlemu found under this code."""
+        """Return the numbers of dlemu's findings with this code and, if given, this pattern."""
         explaining = (self.summary["limited_by"] or {}).get("findings", [])
-        named = [one["numbers"] for one in (*explaining, *self.summary["findings"]) if one["code"] == code]
-        return [numbers for numbers in named if pattern is None or numbers.get("pattern") == pattern]
+        matching = [found["numbers"] for found in (*explaining, *self.summary["findings"]) if found["code"] == code]
+        return [numbers for numbers in matching if pattern is None or numbers.get("pattern") == pattern]
 
     def not_steady(self, pattern: str) -> list[Mapping[str, Any]]:
-        """Return what dlemu found not steady of the drive in this way."""
+        """Return the numbers of dlemu's findings, with this pattern, that the storage was not steady."""
         return self.found("storage_not_steady", pattern)
 
     def seconds_of(self, moment_ns: int) -> float:
@@ -111,18 +111,18 @@ class Ran:
 
     @property
     def watch_of_training(self) -> Watch:
-        """What was seen until the last step was over: what dlemu then asks of more readers is no part of it."""
+        """What the drive did until the last step was over, without dlemu's trials with more readers after the run."""
         return self.watch.until(int(self._steps("met_ns").max()))
 
     @property
     def watched_mb(self) -> float:
-        """What the drive gave to anybody while dlemu trained, measured from outside."""
-        began, ended = int(self._steps("free_ns").min()), int(self._steps("met_ns").max())
-        return self.watch.bytes_between(began, ended) / 1e6
+        """MB that all programs read from the drive while dlemu trained, measured from outside."""
+        start, end = int(self._steps("free_ns").min()), int(self._steps("met_ns").max())
+        return self.watch.bytes_between(start, end) / 1e6
 
     @property
     def worker_cpu_seconds_per_sample(self) -> float:
-        """What a worker needs a core for."""
+        """CPU time of workers per sample."""
         return float(self._steps("cpu_ns").sum()) / 1e9 / float(self._steps("samples").sum())
 
     def _steps(self, column: str) -> NDArray[np.int64]:
@@ -133,16 +133,16 @@ class Ran:
 
 
 class Bed:
-    """A drive and the folder of results beside it. Made by `make_bed`."""
+    """A drive, and a folder of results elsewhere. Made by `make_bed`."""
 
     def __init__(self, drive: KnownDrive, results: str) -> None:
         self.drive, self._results = drive, results
-        self._made: set[str] = set()
+        self._on_drive: set[str] = set()  # names of the datasets that exist
 
     def train(
         self, dataset: Dataset, *settings: str, speed: Speed, prefix: Sequence[str] = (), cold: bool = True
     ) -> Ran:
-        """Run `dlemu train` at `speed`, with nothing in the page cache when `cold`; `prefix` precedes the command."""
+        """Run `dlemu train` at `speed`, from a cold page cache if `cold`; `prefix` is put before the command."""
         self.prepare(dataset)
         self.drive.set_speed(speed)
         if cold:
@@ -150,23 +150,23 @@ class Bed:
         return self.train_on(self.drive.folder, dataset, *settings, prefix=prefix)
 
     def train_on(self, folder: str, dataset: Dataset, *settings: str, prefix: Sequence[str] = ()) -> Ran:
-        """Run `dlemu train` on a dataset that lies in `folder`."""
-        words = [*dataset.settings(folder), "workflow.checkpoint=false", *settings]
-        waited, began = _cpu_waits_us(), time.monotonic()
+        """Run `dlemu train` on a dataset in `folder`."""
+        arguments = [*dataset.settings(folder), "workflow.checkpoint=false", *settings]
+        waits_us, start = _cpu_waits_us(), time.monotonic()
         with watching(self.drive.device) as watch:
-            done = run_job("train", words, within=self._results, wrap=lambda argv: self.command([*prefix, *argv]))
-        return Ran(done.summary, watch, done.folder, _share_percent(waited, _cpu_waits_us(), began), done.status)
+            done = run_job("train", arguments, within=self._results, wrap=lambda argv: self.command([*prefix, *argv]))
+        return Ran(done.summary, watch, done.folder, _share_percent(waits_us, _cpu_waits_us(), start), done.status)
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """Return the command line that runs a command on the drive, at its speed."""
+        """Return the command line that runs a command at the drive's speed."""
         return self.drive.command(argv)
 
     def checkpoint(self, *settings: str, speed: Speed) -> Mapping[str, Any]:
-        """Run `dlemu checkpoint` on the drive at `speed`; return its summary. Nothing of it stays on the drive."""
+        """Run `dlemu checkpoint` on the drive at `speed`, remove the checkpoints, and return the summary."""
         self.drive.set_speed(speed)
         folder = os.path.join(self.drive.folder, "checkpoints")
-        words = [*settings, f"checkpoint.checkpoint_folder={folder}"]
-        summary = run_job("checkpoint", words, within=self._results, wrap=self.command).summary
+        arguments = [*settings, f"checkpoint.checkpoint_folder={folder}"]
+        summary = run_job("checkpoint", arguments, within=self._results, wrap=self.command).summary
         shutil.rmtree(folder)
         return summary
 
@@ -177,27 +177,27 @@ class Bed:
         return self.plain_on(self.drive.folder, dataset, readers, seconds=seconds)
 
     def plain_on(self, folder: str, dataset: Dataset, readers: int, *, seconds: float = 3.0) -> float:
-        """Return bytes/s of the plain reader on a dataset that lies in `folder`."""
+        """Return bytes/s of the plain reader on a dataset in `folder`."""
         files = sorted(glob.glob(os.path.join(folder, dataset.name, "train", "*")))
         argv = [sys.executable, "-m", "validation.plain", str(readers), str(seconds), *files]
         return float(run(self.drive.command(argv)).output)
 
     def prepare(self, dataset: Dataset) -> None:
-        """Generate it once; writing meets no limit."""
-        if dataset.name not in self._made:
+        """Generate the dataset on the drive, at full speed, unless it is there."""
+        if dataset.name not in self._on_drive:
             self.generate(dataset, self.drive.folder)
-            self._made.add(dataset.name)
+            self._on_drive.add(dataset.name)
 
     def remove(self, dataset: Dataset) -> None:
-        """Make room: it is generated again where it is wanted."""
+        """Remove the dataset, to make room."""
         shutil.rmtree(os.path.join(self.drive.folder, dataset.name))
-        self._made.discard(dataset.name)
+        self._on_drive.discard(dataset.name)
 
     def clear(self) -> None:
         """Remove all datasets."""
-        for name in self._made:
+        for name in self._on_drive:
             shutil.rmtree(os.path.join(self.drive.folder, name))
-        self._made.clear()
+        self._on_drive.clear()
 
     def generate(self, dataset: Dataset, folder: str, *settings: str) -> None:
         """Generate a dataset in a folder."""
@@ -206,7 +206,7 @@ class Bed:
 
 @contextlib.contextmanager
 def make_bed(size_bytes: int = DRIVE_BYTES) -> Iterator[Bed]:
-    """Make a drive and a place for results; both are gone in the end."""
+    """Make a drive and a folder of results, which are removed at the end."""
     results = tempfile.mkdtemp(prefix="dlemu-validation-")
     try:
         with known_drive(Speed(), size_bytes=size_bytes) as drive:
@@ -216,7 +216,7 @@ def make_bed(size_bytes: int = DRIVE_BYTES) -> Iterator[Bed]:
 
 
 def _cpu_waits_us() -> int | None:
-    """Return for how long some task wanted a core and had none, since boot (kernel: accounting/psi)."""
+    """Return for how long some task waited for a core since boot, us (kernel: accounting/psi); None if not measured."""
     try:
         with open("/proc/pressure/cpu") as lines:
             return int(next(lines).rpartition("total=")[2])
@@ -224,7 +224,7 @@ def _cpu_waits_us() -> int | None:
         return None
 
 
-def _share_percent(before_us: int | None, after_us: int | None, began: float) -> float | None:
+def _share_percent(before_us: int | None, after_us: int | None, start: float) -> float | None:
     if before_us is None or after_us is None:
         return None
-    return (after_us - before_us) / 1e4 / (time.monotonic() - began)
+    return (after_us - before_us) / 1e4 / (time.monotonic() - start)

@@ -1,4 +1,4 @@
-"""`dlemu predict --others-mb-per-second` against `dlemu train` beside a neighbour that reads as much; as root."""
+"""`dlemu predict --others-mb-per-second` against `dlemu train` beside another program that reads at that rate."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SETTINGS = (
         mb_per_second=200, dataset=FOUR_MB, ranks=4, step_seconds=0.05, others_mb_per_second=100, others_readers=16
     ),
 )
-"""With as many reads in flight as it takes for the neighbour to get its rate."""
+"""Cases whose neighbour has enough reads in flight to get its rate."""
 SHY = Setting(mb_per_second=120, ranks=2, step_seconds=0.025, others_mb_per_second=60, others_readers=1)
-"""One that has fewer in flight than the training, so that a drive that shares gives it less than it wants."""
+"""A case whose neighbour has fewer reads in flight than training, and so gets less of the drive than it wants."""
 AU_POINTS = 3.0
 
 
 def measure(bed: Bed) -> Iterator[Row | Check]:
-    """Predict and measure each; then one whose neighbour yields: the answer is on the safe side."""
+    """Predict and measure each case; if the neighbour gets less, the predicted AU may only be too low."""
     for setting in SETTINGS:
         row = measure_one(bed, setting)
         yield row

@@ -1,4 +1,4 @@
-"""Disturbances whose cause is known: does dlemu name it, and when a drive's speed changed, does it say when?"""
+"""Disturbances of known cause: does dlemu name the cause and, for a change of the drive's speed, its time?"""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ FAST, SLOW = 137, 61
 STALL_SECONDS = 2.0
 QUOTA_CORES = 0.4
 PLAIN = Case(ratio=1.25, mb_per_second=90, seconds=20)
-"""Demand of 112.5 MB/s: less than the drive's first speed, more than its second."""
+"""A demand of 112.5 MB/s, between the drive's two speeds."""
 NEIGHBOUR_SECONDS = 60.0
 CREDIT_MB = 400
 METADATA = 1.003
-"""Bytes that the drive gives for each byte of the samples (docs/validation.md, "What theory says")."""
+"""Bytes that the drive reads per byte of the samples (docs/validation.md, "What theory says")."""
 FOLDERS = replace(latency.SMALL, name="npz-100kb-folders", subfolders=8)
 SLOW_FOLDER = "3"
 
 
 def measure(bed: Bed) -> Iterator[Check]:
-    """One disturbance after another."""
+    """Check one disturbance after another."""
     for case in (_slower, _faster, _stalled, _ran_out, _neighbour, _quota, _steady):
         yield from case(bed)
     if latency.why_no_model() is None:
@@ -55,38 +55,38 @@ def _faster(bed: Bed) -> Iterator[Check]:
 
 
 def _changed(bed: Bed, name: str, before: int, after: int) -> Iterator[Check]:
-    """Demand lies between both speeds, so the drive is the limit in one half alone."""
+    """Change the speed half-way. Demand lies between both speeds, so the drive is the limit in only one half."""
     half = PLAIN.steps * PLAIN.step_bytes // 2
-    with _acting(bed, (half, lambda: bed.drive.set_speed(_speed(after)))) as acted:
+    with _disturbed(bed, (half, lambda: bed.drive.set_speed(_speed(after)))) as disturbance:
         ran = _run(bed, before)
-    yield from ran.beside(_check_change(name, ran, acted))
+    yield from ran.beside(_check_change(name, ran, disturbance))
 
 
-def _check_change(name: str, ran: Ran, acted: Acted) -> Iterator[Check]:
+def _check_change(name: str, ran: Ran, disturbance: Disturbance) -> Iterator[Check]:
     yield Check(name, "limited by", "storage", ran.limited_by)
     changes = ran.not_steady("speed_changed")
     yield Check(name, "changes of speed", 1.0, float(len(changes)))
-    at = float(changes[0]["at_seconds"]) if changes else None
-    yield Check(name, "when", ran.seconds_of(acted.at_ns), at, "s", within=1.0)
+    at_seconds = float(changes[0]["at_seconds"]) if changes else None
+    yield Check(name, "when", ran.seconds_of(disturbance.at_ns), at_seconds, "s", within=1.0)
     demand = PLAIN.step_bytes / MB / PLAIN.compute_seconds
-    factor = 100 * SLOW / demand if name.startswith("slower") else 100 * demand / SLOW
-    given = float(changes[0]["percent"]) if changes else None
-    yield Check(name, "gives, of before", factor, given, "%", within=15, percent=True)
+    theory_percent = 100 * SLOW / demand if name.startswith("slower") else 100 * demand / SLOW
+    percent = float(changes[0]["percent"]) if changes else None
+    yield Check(name, "gives, of before", theory_percent, percent, "%", within=15, percent=True)
 
 
 def _stalled(bed: Bed) -> Iterator[Check]:
-    """The drive gives next to nothing for two seconds, in the middle of a run that it has speed enough for."""
+    """The drive stalls for two seconds in the middle of a run; before and after, it is fast enough."""
 
     def stall() -> None:
         bed.drive.set_speed(Speed(read_bytes_per_second=1000))
         time.sleep(STALL_SECONDS)
         bed.drive.set_speed(_speed(FAST))
 
-    with _acting(bed, (PLAIN.steps * PLAIN.step_bytes // 3, stall)):
+    with _disturbed(bed, (PLAIN.steps * PLAIN.step_bytes // 3, stall)):
         ran = _run(bed, FAST)
     name = f"a stall of {STALL_SECONDS:g} s"
     checks = [Check(name, "limited by", "storage", ran.limited_by)]
-    longest = max((float(one["seconds"]) for one in ran.not_steady("stalled")), default=None)
+    longest = max((float(numbers["seconds"]) for numbers in ran.not_steady("stalled")), default=None)
     checks.append(Check(name, "stall", STALL_SECONDS, longest, "s", within=0.5))
     changes = float(len(ran.not_steady("speed_changed")))
     checks.append(Check(name, "changes of speed", 0.0, changes))
@@ -94,31 +94,31 @@ def _stalled(bed: Bed) -> Iterator[Check]:
 
 
 def _ran_out(bed: Bed) -> Iterator[Check]:
-    """A burst credit of so many bytes, which is full again when an epoch begins."""
-    acts: list[tuple[int, Callable[[], None]]] = []
+    """The drive has a burst credit of CREDIT_MB, which is full again when an epoch begins."""
+    actions: list[tuple[int, Callable[[], None]]] = []
     epoch_bytes = PLAIN.dataset.files * PLAIN.dataset.sample_bytes
     epochs = PLAIN.steps * PLAIN.step_bytes // epoch_bytes
     for epoch in range(epochs):
         begin = int(epoch * epoch_bytes * METADATA)
-        acts.append((begin, lambda: bed.drive.set_speed(_speed(FAST))))
-        acts.append((begin + CREDIT_MB * MB, lambda: bed.drive.set_speed(_speed(SLOW))))
-    with _acting(bed, *acts):
+        actions.append((begin, lambda: bed.drive.set_speed(_speed(FAST))))
+        actions.append((begin + CREDIT_MB * MB, lambda: bed.drive.set_speed(_speed(SLOW))))
+    with _disturbed(bed, *actions):
         ran = _run(bed, FAST)
     name = f"a burst credit of {CREDIT_MB} MB"
-    out = next(iter(ran.not_steady("ran_out")), None)
+    numbers = next(iter(ran.not_steady("ran_out")), None)
     checks = [Check(name, "limited by", "storage", ran.limited_by)]
-    times = float(out["times"]) if out else None
+    times = float(numbers["times"]) if numbers else None
     checks.append(Check(name, "ran out, times", float(epochs), times))
-    megabytes = 1000 * float(out["gb"]) if out else None
+    megabytes = 1000 * float(numbers["gb"]) if numbers else None
     checks.append(Check(name, "after", float(CREDIT_MB), megabytes, "MB", within=15, percent=True))
-    lasts = float(out["mb_per_second_after"]) if out else None
-    checks.append(Check(name, "what lasts", float(SLOW), lasts, "MB/s", within=10, percent=True))
+    sustained = float(numbers["mb_per_second_after"]) if numbers else None
+    checks.append(Check(name, "what lasts", float(SLOW), sustained, "MB/s", within=10, percent=True))
     checks.append(advice(name, "a cache or burst credit", ran.advice))
     yield from ran.beside(checks)
 
 
 def _neighbour(bed: Bed) -> Iterator[Check]:
-    """A plain reader of two threads on the same drive, within the same limit."""
+    """A plain reader with two threads shares the drive and its limit."""
     bed.prepare(PLAIN.dataset)
     bed.drive.set_speed(_speed(FAST))
     files = sorted(glob.glob(os.path.join(bed.drive.folder, PLAIN.dataset.name, "train", "*")))
@@ -130,14 +130,14 @@ def _neighbour(bed: Bed) -> Iterator[Check]:
     name = "a neighbour on the drive"
     checks = [Check(name, "limited by", "storage", ran.limited_by)]
     others = 100 * (1 - float(ran.metrics["app_bytes"]) / (ran.watched_mb * MB))
-    told = ran.found("other_program_on_drive")
-    share = float(told[0]["percent"]) if told else None
+    findings = ran.found("other_program_on_drive")
+    share = float(findings[0]["percent"]) if findings else None
     checks.append(Check(name, "others' share", others, share, "%", within=5))
     yield from ran.beside(checks)
 
 
 def _quota(bed: Bed) -> Iterator[Check]:
-    """The drive has no limit, and the run's control group less of a core than it asks for."""
+    """The drive has no limit, but the run's control group has one: less CPU time than the run needs."""
     name = f"a CPU quota of {QUOTA_CORES:g} core"
     with cpu_quota(QUOTA_CORES) as cgroup:
         ran = bed.train(
@@ -151,7 +151,7 @@ def _quota(bed: Bed) -> Iterator[Check]:
 
 
 def _steady(bed: Bed) -> Iterator[Check]:
-    """Nothing happens: no change, no stall, nobody else."""
+    """Without a disturbance, dlemu must report no change, no stall and no other program."""
     ran = _run(bed, 90)
     checks = list(_check_steady("nothing happens", ran))
     others = str(ran.found("other_program_on_drive") or "nobody")
@@ -160,7 +160,7 @@ def _steady(bed: Bed) -> Iterator[Check]:
 
 
 def _jitter(bed: Bed) -> Iterator[Check]:
-    """Latencies that are drawn, by 8 readers on 4 channels: a slow storage, and nothing else."""
+    """Random latencies, with 8 readers on 4 channels, are a slow storage and nothing else."""
     with tempfile.TemporaryDirectory(prefix="dlemu-model-", dir=MEMORY) as source:
         bed.generate(latency.SMALL, source)
         for jitter in ("uniform", "pareto"):
@@ -170,17 +170,17 @@ def _jitter(bed: Bed) -> Iterator[Check]:
 
 
 def _slow_folder(bed: Bed) -> Iterator[Check]:
-    """One of eight sub-folders answers six times as late."""
+    """Reads of one of eight sub-folders take six times as long."""
     name, channels = f"folder {SLOW_FOLDER} of {FOLDERS.subfolders} is slow", 8
     mean_seconds = latency.LATENCY_SECONDS * (1 + (SLOW_TIMES - 1) / FOLDERS.subfolders)
     with tempfile.TemporaryDirectory(prefix="dlemu-model-", dir=MEMORY) as source:
         bed.generate(FOLDERS, source)
         with latency.model_mounted(source, latency.LATENCY_SECONDS, channels, "uniform", SLOW_FOLDER) as mount:
             ran = latency.run(bed, mount, channels, dataset=FOLDERS, latency_seconds=mean_seconds, channels=channels)
-    told = ran.found("slow_drive")
-    named = ", ".join(one["folder"] for one in told)
-    checks = [Check(name, "folders named", SLOW_FOLDER, named)]
-    times = told[0]["ms_per_sample"] / told[0]["others_ms_per_sample"] if told else None
+    findings = ran.found("slow_drive")
+    folders = ", ".join(numbers["folder"] for numbers in findings)
+    checks = [Check(name, "folders named", SLOW_FOLDER, folders)]
+    times = findings[0]["ms_per_sample"] / findings[0]["others_ms_per_sample"] if findings else None
     checks.append(Check(name, "times the others", SLOW_TIMES, times, within=20, percent=True))
     yield from ran.beside(checks)
 
@@ -201,31 +201,31 @@ def _speed(mb_per_second: int) -> Speed:
 
 
 @dataclass
-class Acted:
-    """When it was done (of several the last), on CLOCK_MONOTONIC."""
+class Disturbance:
+    """The time of the last action so far, on CLOCK_MONOTONIC."""
 
     at_ns: int = 0
 
 
 @contextlib.contextmanager
-def _acting(bed: Bed, *acts: tuple[int, Callable[[], None]]) -> Iterator[Acted]:
-    """Do each thing once so many bytes were read of the drive, in order, while the block lasts."""
-    acted, ended = Acted(), threading.Event()
+def _disturbed(bed: Bed, *actions: tuple[int, Callable[[], None]]) -> Iterator[Disturbance]:
+    """While the block lasts, take each action, in order, once so many bytes were read from the drive."""
+    disturbance, ended = Disturbance(), threading.Event()
     bed.prepare(PLAIN.dataset)
     first = _sectors(bed)
 
     def wait() -> None:
-        for after_bytes, act in acts:
+        for after_bytes, action in actions:
             while (_sectors(bed) - first) * SECTOR_BYTES < after_bytes:
                 if ended.wait(0.02):
                     return
-            acted.at_ns = time.monotonic_ns()
-            act()
+            disturbance.at_ns = time.monotonic_ns()
+            action()
 
     thread = threading.Thread(target=wait, name="act")
     thread.start()
     try:
-        yield acted
+        yield disturbance
     finally:
         ended.set()
         thread.join()

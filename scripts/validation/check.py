@@ -1,4 +1,4 @@
-"""One line of the proof: what theory says, what was measured, and how far apart they may be."""
+"""One line of the validation: what theory says, what was measured, and by how much they may differ."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from dataclasses import KW_ONLY, dataclass
 
 @dataclass(frozen=True)
 class Check:
-    """A number beside its truth, or a word beside the right one."""
+    """A measured number, or a word, and what it should be."""
 
     case: str
     what: str
     theory: float | str
     measured: float | str | None
-    """None when dlemu gave none."""
+    """None if dlemu gave none."""
     unit: str = ""
     _: KW_ONLY
     within: float = 0.0
-    """How far apart they may be: in the unit, or in percent of the theory."""
+    """Tolerance, in the unit or in percent of the theory."""
     percent: bool = False
-    """`within` is in percent of the theory."""
+    """Whether the tolerance is in percent of the theory."""
     at_most: bool = False
-    """Only too much is wrong."""
+    """Whether the measured number may be any smaller."""
     cpu_wait_percent: float | None = None
-    """Share of the run's time in which some task of the host wanted a core and had none."""
+    """Share of the run's time in which some task of the host waited for a core."""
     columns = ("case", "what", "theory", "measured", "off by", "CPU wait", "")
 
     @property
     def off(self) -> float | None:
-        """How far off: measured - theory, in the unit or in percent of the theory. None for words."""
+        """Measured - theory, in the unit or in percent of the theory; None for words."""
         if isinstance(self.theory, str) or isinstance(self.measured, str) or self.measured is None:
             return None
         difference = self.measured - self.theory
@@ -44,7 +44,7 @@ class Check:
 
     @property
     def cells(self) -> list[str]:
-        """The line as it stands in tables."""
+        """The row of a table."""
         return [
             self.case,
             self.what,
@@ -74,9 +74,9 @@ class Check:
         return f"{off:+.2f} {unit} (wanted {sign} {self.within:g})"
 
 
-def advice(case: str, wanted: str, given: Sequence[str]) -> Check:
-    """Hold that the advice given has the words wanted; shows all of it where it has not."""
-    text = "; ".join(given)
+def advice(case: str, wanted: str, sentences: Sequence[str]) -> Check:
+    """Check that dlemu's advice contains the words `wanted`; if not, the line shows the whole advice."""
+    text = "; ".join(sentences)
     return Check(case, "advice", wanted, wanted if wanted in text else text)
 
 

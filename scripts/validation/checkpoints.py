@@ -1,4 +1,4 @@
-"""Checkpoints on a drive of known speed: bytes over time, the cause, and what asynchronous ones leave of the AU."""
+"""Checkpoints on a drive of known speed: throughput, limit, prediction, and the AU with asynchronous checkpoints."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ SHAPE = (
     "checkpoint.odirect=true",
     "metric.ceiling_seconds=0",
 )
-"""A checkpoint of 0.44 GB: at these speeds a burst of the throttle, 100 ms, is no more than 2 % of it."""
+"""A checkpoint of 0.44 GB: at these speeds, a burst of the throttle (100 ms) is at most 2 % of it."""
 
 
 def measure(bed: Bed) -> Iterator[Check]:
-    """Write and read 4 ranks' checkpoints; then let training go on, with as much time as they take, more, and less."""
+    """Check written and read checkpoints; then asynchronous ones, with more and with less training than they take."""
     speed = Speed(write_bytes_per_second=WRITE_MB * MB, read_bytes_per_second=READ_MB * MB)
     summary = bed.checkpoint(*SHAPE, f"ranks={RANKS}", *_numbers(2, 2, 0), speed=speed)
     answer = predicted_from_sheet()
@@ -48,7 +48,7 @@ def measure(bed: Bed) -> Iterator[Check]:
 
 
 def predicted_from_sheet() -> Any:
-    """Return what `dlemu predict` says, a CheckpointPrediction, of a drive whose data sheet has these speeds."""
+    """Return the CheckpointPrediction of `dlemu predict` for a drive whose data sheet has these speeds."""
     with tempfile.TemporaryDirectory() as folder:
         sheet = os.path.join(folder, "sheet.yaml")
         lines = [
@@ -70,8 +70,8 @@ def _numbers(writes: int, reads: int, seconds: float) -> list[str]:
 
 
 def _asynchronous(summary: Mapping[str, Any], compute: float, drain: float) -> Check:
-    """Training computes T, stands still for the snapshot S, and for what the drain D takes longer than T."""
-    behind = summary["asynchronous"]
-    theory = 100 * compute / (behind["snapshot_seconds"] + max(compute, drain))
+    """Check the AU, T / (S + max(T, D)): training computes for T, and waits for the snapshot S and the drain D."""
+    measured = summary["asynchronous"]
+    theory = 100 * compute / (measured["snapshot_seconds"] + max(compute, drain))
     case = f"asynchronous, {compute:.1f} s of training, {drain:.1f} s to drain"
-    return Check(case, "AU", theory, behind["au_percent"], "%", within=2)
+    return Check(case, "AU", theory, measured["au_percent"], "%", within=2)

@@ -1,4 +1,4 @@
-"""The client's CPU: it must not move an AU that storage limits, and a busy host must never raise one."""
+"""The client's CPU: it must not change an AU that storage limits, and a busy host must never raise the AU."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from validation.check import Check
 
 CASES = (Case(ratio=1.25), Case(ratio=2))
 ROUNDS = 3
-"""Runs of each kind, in turn: two runs of the same on the kernel's throttle were up to 1.3 points apart."""
+"""Runs of each kind, in turn: on the kernel's throttle, two equal runs differed by up to 1.3 points."""
 NOISE = 0.5
-"""Points by which two medians of the same may differ."""
+"""Points by which two medians of equal runs may differ."""
 
 
 def measure(bed: Bed) -> Iterator[Check]:
-    """Each case with all cores, on one core, and beside a program that burns every core: medians of several runs."""
+    """Compare each case with all cores, on one core, and beside CPU hogs on all cores: medians of several runs."""
     for case in CASES:
         free, one_core, beside = map(statistics.median, zip(*(_round(case, bed) for _ in range(ROUNDS)), strict=True))
         cores = len(os.sched_getaffinity(0))
@@ -30,7 +30,7 @@ def measure(bed: Bed) -> Iterator[Check]:
 
 
 def _round(case: Case, bed: Bed) -> tuple[float, float, float]:
-    """Return the AU with all cores, on one, and beside hogs."""
+    """Return the AU with all cores, on one core, and beside CPU hogs."""
     free = case.run(bed).au_percent
     one_core = case.run(bed, "taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))).au_percent
     with hogs():
@@ -39,7 +39,7 @@ def _round(case: Case, bed: Bed) -> tuple[float, float, float]:
 
 @contextlib.contextmanager
 def hogs() -> Iterator[None]:
-    """Burn every core as long as the block lasts."""
+    """Keep every core busy as long as the block lasts."""
     with contextlib.ExitStack() as stack:
         for _ in os.sched_getaffinity(0):
             stack.enter_context(running(["sh", "-c", "while :; do :; done"]))

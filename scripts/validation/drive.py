@@ -1,14 +1,14 @@
 """A drive of known speed: two loop devices on a file in memory, the kernel's throttle between them. Needs root.
 
-The throttle acts before a device counts its requests. Behind a second loop device the waiting is where a real drive has
-it: in the figures of the device that is mounted (busy, queue depth, latency).
+The throttle delays requests before the device below it counts them. So the file system is on a second loop device,
+above the throttle, whose counters (busy, queue depth, latency) include the delay, as those of a real drive do.
 
     with known_drive(Speed(read_bytes_per_second=200_000_000), size_bytes=2 << 30) as drive:
         ...make files in drive.folder: writing is not limited...
         drive.forget_cache()
-        subprocess.run(drive.command(["dlemu", "train", ...]))     # only what runs by `command` meets the limit
+        subprocess.run(drive.command(["dlemu", "train", ...]))     # only programs run by `command` are limited
 
-Nothing of it outlives the block or its process: a janitor removes it, even after a SIGKILL.
+A janitor process removes the drive when the block or its process ends, even by SIGKILL.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from validation.throttle import Throttle, make_throttle, throttle_root
 TOOLS = ("losetup", "mkfs.ext4", "mount", "umount")
 
 MEMORY = "/dev/shm"
-"""Where the image lies: memory, so that nothing but the throttle is slow."""
+"""Folder of the image: in memory, so that only the throttle is slow."""
 
 
 class KnownDrive:
@@ -51,13 +51,13 @@ class KnownDrive:
         return self._throttle.command(list(argv))
 
     def forget_cache(self) -> None:
-        """Mount it anew: no page of it is left in memory. Nobody may have a file open."""
+        """Mount the drive anew, which empties its page cache. No file of it may be open."""
         self._janitor.run("umount", self.folder)
         self._janitor.run("mount", "-o", "noatime", f"/dev/{self.device}", self.folder)
 
 
 def why_no_drive() -> str | None:
-    """Return why no drive of known speed can be made here, or None when it can."""
+    """Return why no drive of known speed can be made on this host; None if one can."""
     if os.geteuid() != 0:
         return "a drive of known speed is made of a loop device and a control group, which needs root"
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
@@ -72,16 +72,16 @@ def why_no_drive() -> str | None:
 
 @contextlib.contextmanager
 def known_drive(speed: Speed, *, size_bytes: int, memory: str = MEMORY) -> Iterator[KnownDrive]:
-    """Make a drive, and remove it with all that runs on it. `memory` is the folder of its image.
+    """Make a drive, and at the end kill what runs on it and remove it. `memory` is the folder of its image.
 
     Raises:
-        UserError: it can't be made here, or `memory` has less than `size_bytes` left.
-        DlemuError: a part of it could not be removed.
+        UserError: no drive can be made on this host, or `memory` has less than `size_bytes` free.
+        DlemuError: a part of the drive could not be removed.
     """
     reason = why_no_drive()
     if reason:
         raise UserError(reason)
-    _look_for_room(size_bytes, memory)
+    _check_free_space(size_bytes, memory)
     name = f"dlemu-drive-{os.getpid()}-{os.urandom(4).hex()}"
     throttle = make_throttle(name)
     folder = os.path.join(tempfile.gettempdir(), name)
@@ -97,7 +97,7 @@ def known_drive(speed: Speed, *, size_bytes: int, memory: str = MEMORY) -> Itera
 
 
 def _make_devices(janitor: Janitor, image: str, size_bytes: int) -> tuple[str, str]:
-    """Return the device to mount, with a file system that never writes by itself, and the one in memory below it."""
+    """Return the device to mount, whose file system never writes by itself, and the device in memory below it."""
     with open(image, "xb") as file:
         file.truncate(size_bytes)
     memory_device = janitor.run("losetup", "--find", "--show", image).strip()
@@ -106,9 +106,9 @@ def _make_devices(janitor: Janitor, image: str, size_bytes: int) -> tuple[str, s
     return device, memory_device
 
 
-def _look_for_room(size_bytes: int, memory: str) -> None:
-    left = os.statvfs(memory)
-    free_bytes = left.f_bavail * left.f_frsize
+def _check_free_space(size_bytes: int, memory: str) -> None:
+    status = os.statvfs(memory)
+    free_bytes = status.f_bavail * status.f_frsize
     if free_bytes < size_bytes:
         raise UserError(
             f"a drive of {size_bytes / 1e9:.1f} GB wants as much free in {memory}, which has {free_bytes / 1e9:.1f} GB"

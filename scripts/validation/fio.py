@@ -1,4 +1,4 @@
-"""Queue depth and latency as dlemu's block probe sees them, beside fio's own on the same drive at the same time."""
+"""Queue depth and latency by dlemu's block probe, compared with fio's, on the same drive at the same time."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from validation.drive import Speed
 SPEED = Speed(read_bytes_per_second=100_000_000)
 FILE_BYTES = 512 << 20
 JOBS = ((1, 256), (4, 256), (16, 128))
-"""Requests that fio keeps in flight, and KiB of each."""
+"""Number of requests that fio keeps in flight, and KiB of each."""
 SETTLE_SECONDS, WATCH_SECONDS, MARGIN_SECONDS = 2.0, 4.0, 3.0
 
 
 def why_no_fio() -> str | None:
-    """Return why it can't be measured here, or None when it can."""
+    """Return why this can't be measured on this host; None if it can."""
     return None if shutil.which("fio") else "fio is not here: apt-get install fio"
 
 
 def measure(bed: Bed) -> Iterator[Check]:
-    """Random direct reads at several depths."""
+    """Compare both on random direct reads at several depths."""
     path = os.path.join(bed.drive.folder, "fio")
     with open(path, "wb") as file:
         for _ in range(FILE_BYTES >> 20):
@@ -51,9 +51,9 @@ def measure(bed: Bed) -> Iterator[Check]:
 
 
 def _watched(bed: Bed, path: str, depth: int, kib: int) -> tuple[dict[str, Any], dict[str, float]]:
-    """Run fio, and look at the device in the middle of it; return what both measured."""
+    """Run fio and, in the middle of it, the probe; return what both measured."""
     seconds = SETTLE_SECONDS + WATCH_SECONDS + MARGIN_SECONDS
-    words = {
+    options = {
         "name": "read",
         "filename": path,
         "rw": "randread",
@@ -66,7 +66,7 @@ def _watched(bed: Bed, path: str, depth: int, kib: int) -> tuple[dict[str, Any],
         "output-format": "json",
     }
     probe = Probe(Scope(folders=(bed.drive.folder,)))
-    with running(bed.drive.command(["fio", *(f"--{word}={value}" for word, value in words.items())])) as fio:
+    with running(bed.drive.command(["fio", *(f"--{name}={value}" for name, value in options.items())])) as fio:
         time.sleep(SETTLE_SECONDS)
         list(probe.read(time.monotonic_ns()))
         time.sleep(WATCH_SECONDS)

@@ -1,8 +1,8 @@
-"""Takes a drive apart when its maker ends, however it ends: a process of its own, started before there is anything.
+"""A process that removes a drive when its maker ends, even if killed; it is started before the drive is made.
 
-    python -m validation.janitor TRACES     with TRACES as JSON; it begins when its stdin comes to an end
+    python -m validation.janitor TRACES     with TRACES as JSON; it removes them when its stdin ends
 
-The maker holds the other end of that pipe. The kernel closes it with the maker, killed or not, so nothing stays behind.
+The maker holds the other end of that pipe. The kernel closes it when the maker ends, so nothing stays behind.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ PATIENCE_SECONDS = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Traces:
-    """What a drive may leave behind, by name; each may or may not exist."""
+    """What a drive may leave behind; each of it may not exist."""
 
     folder: str
-    """Holds the mount point; empty in the end."""
+    """Folder with the mount point, empty in the end."""
     mount: str
     image: str = ""
-    """File behind the loop device that another lies on."""
+    """File of the lower of the two loop devices."""
     cgroup: str = ""
-    """Processes in it are killed: nothing else could be in there."""
+    """Its processes are killed: all were started on the drive."""
 
     def remove(self) -> list[str]:
-        """Remove all of it; return what could not be removed, as sentences."""
-        troubles = []
+        """Remove all; return an error message for each part that could not be removed."""
+        messages = []
         for step in (self._end_group, self._unmount, self._detach, self._unlink, self._remove_folder):
             try:
                 step()
             except (OSError, subprocess.CalledProcessError) as error:
-                troubles.append(f"{error}{_stderr(error)}")
-        return troubles
+                messages.append(f"{error}{_stderr(error)}")
+        return messages
 
     def _end_group(self) -> None:
-        """Kill until the group is gone: a process that was being started may enter it as long as it is there."""
-        if self.cgroup and not _in_time(lambda: _ended(self.cgroup)):
+        """Kill processes until the group is gone, because a new process may still enter it."""
+        if self.cgroup and not _in_time(lambda: _kill_group(self.cgroup)):
             os.rmdir(self.cgroup)
 
     def _unmount(self) -> None:
-        if os.path.ismount(self.mount) and not _in_time(lambda: _ran("umount", self.mount)):
+        if os.path.ismount(self.mount) and not _in_time(lambda: _succeeds("umount", self.mount)):
             _output("umount", "--lazy", self.mount)
 
     def _detach(self) -> None:
         if self.image and os.path.exists(self.image):
-            for memory_device in _on(self.image):
-                for device in (*_on(memory_device), memory_device):
+            for memory_device in _loop_devices(self.image):
+                for device in (*_loop_devices(memory_device), memory_device):
                     _output("losetup", "--detach", device)
 
     def _unlink(self) -> None:
@@ -72,7 +72,7 @@ class Traces:
 
 
 class Janitor:
-    """The maker's side."""
+    """The janitor process, as its maker uses it."""
 
     def __init__(self, traces: Traces) -> None:
         end_of_pipe, self._pipe = os.pipe()
@@ -82,18 +82,18 @@ class Janitor:
                 stdin=end_of_pipe,
                 stderr=subprocess.PIPE,
                 text=True,
-                start_new_session=True,  # the terminal's Ctrl-C is for the maker
+                start_new_session=True,  # the terminal's Ctrl-C must only reach the maker
                 env=os.environ | {"PYTHONPATH": os.path.dirname(os.path.dirname(os.path.abspath(__file__)))},
             )
         finally:
             os.close(end_of_pipe)
 
     def run(self, *argv: str) -> str:
-        """Run a command that makes a part of the drive; the janitor waits for it even when its maker is gone."""
+        """Run a command that makes a part of the drive; the janitor waits for its end even if the maker is gone."""
         return _output(*argv, pass_fds=(self._pipe,))
 
     def clean(self) -> list[str]:
-        """Let it clean, and wait; return what could not be removed."""
+        """Let the janitor remove the drive, and wait; return an error message if it could not."""
         os.close(self._pipe)
         _, errors = self._process.communicate()
         return [f"the drive was not removed whole: {errors.strip()}"] if self._process.returncode else []
@@ -101,18 +101,18 @@ class Janitor:
 
 @contextlib.contextmanager
 def cleaned(traces: Traces) -> Iterator[Janitor]:
-    """Have a janitor for a block, who cleans in the end; raises DlemuError when a part could not be removed."""
-    janitor, troubles = Janitor(traces), list[str]()
+    """Start a janitor, who cleans at the end of the block; raises DlemuError if a part could not be removed."""
+    janitor, messages = Janitor(traces), list[str]()
     try:
         yield janitor
     finally:
-        troubles = janitor.clean()
-    if troubles:
-        raise DlemuError("; ".join(troubles))
+        messages = janitor.clean()
+    if messages:
+        raise DlemuError("; ".join(messages))
 
 
-def _ended(cgroup: str) -> bool:
-    """Kill what is in the group and remove it; say whether it is gone."""
+def _kill_group(cgroup: str) -> bool:
+    """Kill the processes of the group and try to remove it; return whether it is gone."""
     try:
         with open(os.path.join(cgroup, "cgroup.procs")) as lines:
             processes = [int(line) for line in lines]
@@ -127,7 +127,7 @@ def _ended(cgroup: str) -> bool:
 
 
 def _in_time(done: Callable[[], bool]) -> bool:
-    """Try until it is done; say whether it was within the time given."""
+    """Call `done` until it returns True; return whether that took at most PATIENCE_SECONDS."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not done():
         if time.monotonic() > deadline:
@@ -136,12 +136,12 @@ def _in_time(done: Callable[[], bool]) -> bool:
     return True
 
 
-def _on(file: str) -> list[str]:
-    """Return the loop devices that lie on a file or device."""
+def _loop_devices(file: str) -> list[str]:
+    """Return the loop devices of a file or device."""
     return _output("losetup", "--associated", file, "--output", "NAME", "--noheadings").split()
 
 
-def _ran(*argv: str) -> bool:
+def _succeeds(*argv: str) -> bool:
     return subprocess.run(argv, capture_output=True).returncode == 0
 
 
@@ -155,14 +155,14 @@ def _stderr(error: Exception) -> str:
 
 
 def main() -> int:
-    """Wait for the maker's end, then clean."""
+    """Wait for the end of the maker, then remove the drive."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     traces = Traces(**json.loads(sys.argv[1]))
     sys.stdin.read()
-    troubles = traces.remove()
-    print("; ".join(troubles), file=sys.stderr, end="")
-    return 1 if troubles else 0
+    messages = traces.remove()
+    print("; ".join(messages), file=sys.stderr, end="")
+    return 1 if messages else 0
 
 
 if __name__ == "__main__":

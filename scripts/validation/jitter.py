@@ -1,4 +1,4 @@
-"""Storage of odd numbers of channels and latencies that are drawn: its rate, and what limits, by theory."""
+"""The rate and the limit, by theory, of storage with odd numbers of channels and with random latencies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from validation.latency_draws import MEANS
 
 @dataclass(frozen=True)
 class Case:
-    """N readers of C channels, each of which takes so long for a read."""
+    """Readers of a storage with some channels, each of which takes `latency_ms` for a read."""
 
     channels: int
     latency_ms: float
@@ -24,8 +24,8 @@ class Case:
 
     @property
     def name(self) -> str:
-        drawn = "" if self.jitter == "steady" else f", {self.jitter} jitter"
-        return f"{self.readers} readers, {self.channels} channels of {self.latency_ms:g} ms{drawn}"
+        jitter = "" if self.jitter == "steady" else f", {self.jitter} jitter"
+        return f"{self.readers} readers, {self.channels} channels of {self.latency_ms:g} ms{jitter}"
 
     @property
     def seconds(self) -> float:
@@ -48,12 +48,12 @@ CASES = (
     Case(5, 31, 10, "pareto"),
     Case(7, 37, 3, "pareto"),
 )
-"""The longest draw of a heavy tail is 25 times the latency: of more than 40 ms it would be a stall, of a second, and be
-told as one."""
+"""The longest read of a heavy tail takes 25 times the latency. For latencies over 40 ms, that would be a stall of a
+second, which dlemu would report."""
 
 
 def measure(bed: Bed) -> Iterator[Check]:
-    """One model after another."""
+    """Check the cases, each on a model of its own."""
     with tempfile.TemporaryDirectory(prefix="dlemu-model-", dir=MEMORY) as source:
         bed.generate(latency.SMALL, source)
         for case in CASES:
@@ -65,7 +65,7 @@ def measure(bed: Bed) -> Iterator[Check]:
 
 
 def _check(case: Case, ran: Ran) -> Iterator[Check]:
-    """A heavy tail keeps batches that are ready waiting for one that is not, so it may only cost."""
+    """Check one case. With a heavy tail, ready batches wait for a slow one, so the rate may be lower."""
     samples = float(ran.metrics["samples_per_second"]["mean"])
     tail = case.jitter == "pareto"
     yield Check(

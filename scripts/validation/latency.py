@@ -1,4 +1,4 @@
-"""Mounts the model of `model_fs.py`, and measures what dlemu says of storage that is slow to answer but not narrow."""
+"""Mounts the model of `model_fs.py`, and checks dlemu on storage with high latency but no limit of bandwidth."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ LATENCY_SECONDS = 0.020
 CHANNELS = 4
 SECONDS = 6.0
 SMALL = Dataset(name="npz-100kb", format="npz", sample_bytes=100_000, files=1200)
-"""A sample is one request: FUSE cuts reads at 128 KiB."""
+"""A sample is one request, because FUSE splits reads only above 128 KiB."""
 THREADS = (1, 2, 4, 8)
 
 
 def why_no_model() -> str | None:
-    """Return why the model can't be mounted here, or None when it can."""
+    """Return why the model can't be mounted on this host; None if it can."""
     if os.geteuid() != 0:
         return "the latency model is mounted by FUSE, which is done as root here"
     if not os.path.exists("/dev/fuse"):
@@ -44,15 +44,15 @@ def why_no_model() -> str | None:
 def model_mounted(
     source: str, latency_seconds: float, channels: int, jitter: str = "steady", slow_folder: str = ""
 ) -> Iterator[str]:
-    """Mount the model of a folder; give the mount point. Raises UserError where it can't be."""
+    """Mount the model of a folder; yield the mount point. Raises UserError if it can't be mounted."""
     reason = why_no_model()
     if reason:
         raise UserError(reason)
     folder = tempfile.mkdtemp(prefix="dlemu-model-")
     mount = os.path.join(folder, "model")
     os.mkdir(mount)
-    how = [str(latency_seconds), str(channels), jitter, *([slow_folder] if slow_folder else [])]
-    argv = [sys.executable, "-m", "validation.model_fs", source, mount, *how]
+    arguments = [str(latency_seconds), str(channels), jitter, *([slow_folder] if slow_folder else [])]
+    argv = [sys.executable, "-m", "validation.model_fs", source, mount, *arguments]
     with running(argv) as server, cleaned(Traces(folder=folder, mount=mount)):  # unmounting ends the server
         server.wait_until(lambda: os.path.ismount(mount))
         yield mount
@@ -78,7 +78,7 @@ def run(
     channels: int = CHANNELS,
     seconds: float = SECONDS,
 ) -> Ran:
-    """Ask for twice what the model can give, with so many readers."""
+    """Train with so many readers, and a demand of twice the model's rate."""
     reads_per_second = min(threads, channels) / latency_seconds
     steps = int(seconds * reads_per_second / 2)
     settings = [
@@ -91,9 +91,9 @@ def run(
 
 
 def check(threads: int, ran: Ran, plain_bytes_per_second: float) -> Iterator[Check]:
-    """The rate by theory and beside the plain reader, and the verdict: too few readers while channels are left.
+    """Check the rate against theory and the plain reader, and the limit: too few readers if there are more channels.
 
-    Theory leaves out what FUSE takes to open a file, 1 to 2 ms here; the plain reader pays it too.
+    Theory leaves out the 1 to 2 ms that FUSE takes to open a file, which the plain reader takes, too.
     """
     case = f"{threads} readers, {CHANNELS} channels of {1000 * LATENCY_SECONDS:g} ms"
     rate = min(threads, CHANNELS) / LATENCY_SECONDS
@@ -101,7 +101,7 @@ def check(threads: int, ran: Ran, plain_bytes_per_second: float) -> Iterator[Che
     yield Check(case, "samples/s", rate, samples, "/s", within=15, percent=True)
     plain = plain_bytes_per_second / ran.bytes_per_sample
     yield Check(case, "samples/s / plain", plain, samples, "/s", within=5, percent=True)
-    if threads != CHANNELS:  # with as many readers as channels either answer is right
+    if threads != CHANNELS:  # with as many readers as channels, either limit is right
         limit = "loader" if threads < CHANNELS else "storage"
         yield Check(case, "limited by", limit, ran.limited_by)
     if threads < CHANNELS:

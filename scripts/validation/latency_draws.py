@@ -1,4 +1,4 @@
-"""How long a read of the latency model takes, in mean latencies; apart from the model, which needs mfusepy."""
+"""Random latencies of the latency model, in multiples of its nominal latency; the model itself needs mfusepy."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import random
 
 INDEX, CUT, SIGMA = 1.5, 25.0, 1.2
 MEANS = {"steady": 1.0, "uniform": 1.0, "lognormal": 1.0, "pareto": 1 - 2 / (3 * CUT) ** 0.5 / 3}
-"""Means of the draws: the last is that of min(X, 75) / 3, where P(X > x) = x**-1.5 from 1 on."""
+"""Means of the draws. The last is the mean of min(X, 75) / 3, with P(X > x) = x**-1.5 from 1 on."""
 SLOW_TIMES = 6.0
-"""How many times as long files of the slow folder take."""
+"""Latency of files in the slow folder, relative to others."""
 
 
 def draw(jitter: str) -> float:
-    """Return how many times the mean a read takes."""
+    """Return the random latency of a read, in multiples of the nominal latency."""
     if jitter == "lognormal":
         return random.lognormvariate(-(SIGMA**2) / 2, SIGMA)
     if jitter == "pareto":

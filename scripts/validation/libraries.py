@@ -1,4 +1,4 @@
-"""dlemu beside plain scripts of each format's library: samples/s on drives limited by requests, bytes and latency."""
+"""dlemu compared with scripts that use each format's library: samples/s on drives limited in three ways."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from validation.drive import MEMORY, Speed
 from validation.latency import model_mounted, why_no_model
 
 SAMPLE_BYTES, SAMPLES, RECORDS = 600_000, 80, 400
-"""Samples of a format with a file for each, and of those with several in a file, which a drive gives faster."""
+"""Bytes of a sample; samples of a format with one in a file; samples of one with several, which is read faster."""
 SAMPLES_PER_FILE = {"tfrecord": 20, "webdataset": 20, "indexed_binary": 20, "mmap_indexed_binary": 20, "parquet": 20}
 FORMATS = ("npz", "npy", "hdf5", "jpeg", "png", "tiff", "csv", *SAMPLES_PER_FILE)
 DRIVES = {"150 requests/s": Speed(reads_per_second=150), "20 MB/s": Speed(read_bytes_per_second=20_000_000)}
@@ -29,12 +29,12 @@ BATCH = 4
 
 
 def readers_of(data: Dataset) -> int:
-    """Return how many read: two where one would decode while the drive waits; files that are streamed have one."""
+    """Return the number of readers: two if one would leave the drive idle while it decodes; one for streamed files."""
     return 2 if data.samples_per_file == 1 else 1
 
 
 def measure(bed: Bed) -> Iterator[Check]:
-    """Each format on each drive, script and dlemu in turn, by one reader, with nothing in the page cache."""
+    """Compare each format on each drive, script and dlemu in turn, from a cold page cache."""
     for name in FORMATS:
         data = _dataset(name)
         bed.prepare(data)
@@ -63,17 +63,17 @@ def _check(
     forget: Callable[[], None],
     command: Callable[[list[str]], list[str]],
 ) -> Check:
-    scripts, own = [], []
+    by_script, by_dlemu = [], []
     for _ in range(ROUNDS):
         forget()
-        scripts.append(_by_script(data, folder, command))
+        by_script.append(_by_script(data, folder, command))
         forget()
-        own.append(_by_dlemu(bed, data, folder))
+        by_dlemu.append(_by_dlemu(bed, data, folder))
     return Check(
         f"{data.format}, {drive}",
         "samples/s / script",
-        statistics.mean(scripts),
-        statistics.mean(own),
+        statistics.mean(by_script),
+        statistics.mean(by_dlemu),
         "/s",
         within=WITHIN_PERCENT,
         percent=True,
@@ -86,9 +86,9 @@ def _by_script(data: Dataset, folder: str, command: Callable[[list[str]], list[s
         (path for path in os.listdir(train) if not path.endswith(".idx")), key=lambda name: int(name.split("_")[1])
     )
     samples = [f"{train}/{file}:{index}" for file in files for index in range(data.samples_per_file)]
-    how = [data.format, str(readers_of(data)), str(BATCH)]
-    argv = [sys.executable, "-m", "validation.library_scripts", *how, *samples]
-    return float(run(command(argv)).output.split()[-1])  # TensorFlow says more before it
+    arguments = [data.format, str(readers_of(data)), str(BATCH), *samples]
+    argv = [sys.executable, "-m", "validation.library_scripts", *arguments]
+    return float(run(command(argv)).output.split()[-1])  # TensorFlow prints messages before the number
 
 
 def _by_dlemu(bed: Bed, data: Dataset, folder: str) -> float:
@@ -105,14 +105,14 @@ def _by_dlemu(bed: Bed, data: Dataset, folder: str) -> float:
 
 
 def _dataset(name: str) -> Dataset:
-    each = SAMPLES_PER_FILE.get(name, 1)
-    sample_bytes = SAMPLE_BYTES // 4 if name == "csv" else SAMPLE_BYTES  # as text they have 3.6 bytes each
+    samples_per_file = SAMPLES_PER_FILE.get(name, 1)
+    sample_bytes = SAMPLE_BYTES // 4 if name == "csv" else SAMPLE_BYTES  # as text, a byte takes 3.6 bytes
     return Dataset(
         name=f"library-{name}",
         format=name,
         sample_bytes=sample_bytes,
-        samples_per_file=each,
-        files=SAMPLES if each == 1 else RECORDS // each,
+        samples_per_file=samples_per_file,
+        files=SAMPLES if samples_per_file == 1 else RECORDS // samples_per_file,
     )
 
 

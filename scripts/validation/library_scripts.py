@@ -1,8 +1,8 @@
-"""Each format read as a plain script reads it, by its usual library; nothing of dlemu is in it.
+"""Reads each format as a plain script does, by the format's usual library and without dlemu.
 
     python -m validation.library_scripts FORMAT READERS BATCH FILE:INDEX...
 
-reads these samples by so many processes, and prints samples/s.
+reads the samples with READERS processes, and prints samples/s.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 Sample = tuple[str, int]
-"""A file, and which of its samples."""
+"""A file, and the index of a sample in it."""
 
 
 def npz(samples: Iterable[Sample]) -> Iterator[None]:
-    """By np.load."""
+    """Read by np.load."""
     for path, of_file in groupby(samples, key=lambda sample: sample[0]):
         with np.load(path) as archive:
             array = archive["x"]
@@ -32,7 +32,7 @@ def npz(samples: Iterable[Sample]) -> Iterator[None]:
 
 
 def npy(samples: Iterable[Sample]) -> Iterator[None]:
-    """By np.load."""
+    """Read by np.load."""
     for path, of_file in groupby(samples, key=lambda sample: sample[0]):
         array = np.load(path)
         for _, index in of_file:
@@ -41,7 +41,7 @@ def npy(samples: Iterable[Sample]) -> Iterator[None]:
 
 
 def hdf5(samples: Iterable[Sample]) -> Iterator[None]:
-    """By h5py; files of several samples stay open."""
+    """Read by h5py; a file of several samples stays open."""
     import h5py
 
     for path, of_file in groupby(samples, key=lambda sample: sample[0]):
@@ -53,7 +53,7 @@ def hdf5(samples: Iterable[Sample]) -> Iterator[None]:
 
 
 def picture(samples: Iterable[Sample]) -> Iterator[None]:
-    """By Pillow from an open file, as torchvision's ImageFolder does."""
+    """Read by Pillow from an open file, as torchvision's ImageFolder does."""
     from PIL import Image
 
     for path, _ in samples:
@@ -63,7 +63,7 @@ def picture(samples: Iterable[Sample]) -> Iterator[None]:
 
 
 def csv(samples: Iterable[Sample]) -> Iterator[None]:
-    """By the calls that pandas' parser makes."""
+    """Read by the same calls as pandas' parser."""
     for path, of_file in groupby(samples, key=lambda sample: sample[0]):
         with open(path, "rb") as file:
             while file.read(256 << 10):
@@ -72,7 +72,7 @@ def csv(samples: Iterable[Sample]) -> Iterator[None]:
 
 
 def tfrecord(samples: Iterable[Sample]) -> Iterator[None]:
-    """By tf.data.TFRecordDataset, whole files."""
+    """Read whole files by tf.data.TFRecordDataset."""
     import tensorflow
 
     for path, of_file in groupby(samples, key=lambda sample: sample[0]):
@@ -82,7 +82,7 @@ def tfrecord(samples: Iterable[Sample]) -> Iterator[None]:
 
 
 def webdataset(samples: Iterable[Sample]) -> Iterator[None]:
-    """By tarfile as webdataset calls it (`tar_file_iterator`), whole files."""
+    """Read whole files by tarfile, as webdataset does (`tar_file_iterator`)."""
     for path, of_file in groupby(samples, key=lambda sample: sample[0]):
         with open(path, "rb") as stream, tarfile.open(fileobj=stream, mode="r|*") as archive:
             for _, member in zip(of_file, archive, strict=False):
@@ -95,7 +95,7 @@ def webdataset(samples: Iterable[Sample]) -> Iterator[None]:
 
 
 def indexed_binary(samples: Iterable[Sample]) -> Iterator[None]:
-    """By a file that is not buffered, as Megatron-LM's reader without memory maps; the index is mapped."""
+    """Read by unbuffered files, as Megatron-LM's reader without memory maps; the index is mapped."""
     indexes: dict[str, tuple[Any, Any]] = {}
     for path, index in samples:
         if path not in indexes:
@@ -109,7 +109,7 @@ def indexed_binary(samples: Iterable[Sample]) -> Iterator[None]:
 
 
 def mmap_indexed_binary(samples: Iterable[Sample]) -> Iterator[None]:
-    """By np.memmap of data and index."""
+    """Read by np.memmap of data and index."""
     maps: dict[str, tuple[Any, Any, Any]] = {}
     for path, index in samples:
         if path not in maps:
@@ -121,7 +121,7 @@ def mmap_indexed_binary(samples: Iterable[Sample]) -> Iterator[None]:
 
 
 def parquet(samples: Iterable[Sample]) -> Iterator[None]:
-    """By pyarrow, row group by row group."""
+    """Read by pyarrow, one row group after another."""
     import pyarrow.parquet
 
     for path, of_file in groupby(samples, key=lambda sample: sample[0]):
@@ -150,46 +150,46 @@ SCRIPTS: dict[str, Callable[[Iterable[Sample]], Iterator[None]]] = {
     "mmap_indexed_binary": mmap_indexed_binary,
     "parquet": parquet,
 }
-"""A format -> the script, which yields once for each sample it has."""
+"""Format -> generator that reads samples, and yields once for each."""
 
 
 def read(name: str, samples: Sequence[Sample]) -> int:
-    """Read samples; return how many came."""
+    """Read samples; return their number."""
     return sum(1 for _ in SCRIPTS[name](samples))
 
 
 def samples_per_second(name: str, readers: int, batch: int, samples: Sequence[Sample]) -> float:
-    """Read samples by so many processes, which take batches in turn as a DataLoader's workers do.
+    """Return the samples/s of `readers` processes, which read batches in turn, as a DataLoader's workers do.
 
-    The clock begins when each has had the samples of its first file: what is imported is read, too, and some libraries
-    read a whole file, or group of rows, for its first sample.
+    The clock starts when each process has read the samples of its first file, because imports read files, too, and some
+    libraries read a whole file, or row group, for its first sample.
     """
-    before = sum(path == samples[0][0] for path, _ in samples)
+    warm_up = sum(path == samples[0][0] for path, _ in samples)
     fork = multiprocessing.get_context("fork")
     ready = fork.Barrier(readers + 1)
 
     def work(reader: int) -> None:
         begins = range(reader * batch, len(samples), readers * batch)
-        came = SCRIPTS[name]([sample for begin in begins for sample in samples[begin : begin + batch]])
-        for _ in islice(came, before):
+        reads = SCRIPTS[name]([sample for begin in begins for sample in samples[begin : begin + batch]])
+        for _ in islice(reads, warm_up):
             pass
         ready.wait()
-        for _ in came:
+        for _ in reads:
             pass
 
     processes = [fork.Process(target=work, args=(reader,)) for reader in range(readers)]
     for process in processes:
         process.start()
     ready.wait()
-    begun = time.monotonic()
+    start = time.monotonic()
     for process in processes:
         process.join()
     if any(process.exitcode for process in processes):
         raise RuntimeError(f"a reader of {name} failed")
-    return (len(samples) - readers * before) / (time.monotonic() - begun)
+    return (len(samples) - readers * warm_up) / (time.monotonic() - start)
 
 
 if __name__ == "__main__":
-    parts = (word.rpartition(":") for word in sys.argv[4:])
-    places = [(path, int(index)) for path, _, index in parts]
-    print(samples_per_second(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), places))
+    parts = (argument.rpartition(":") for argument in sys.argv[4:])
+    all_samples = [(path, int(index)) for path, _, index in parts]
+    print(samples_per_second(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), all_samples))

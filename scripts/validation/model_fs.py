@@ -2,11 +2,11 @@
 
     python -m validation.model_fs SOURCE MOUNT LATENCY_SECONDS CHANNELS [steady|uniform|pareto|lognormal [SLOW_FOLDER]]
 
-It shows the files of SOURCE, read-only. Each read takes one of CHANNELS for LATENCY_SECONDS, so that N readers which
-ask for one piece at a time get min(N, CHANNELS) / LATENCY_SECONDS reads a second. Jitter: uniform draws each latency
-from 0 to twice as long, with the same mean; pareto from a heavy tail (index 1.5), cut at 25 times as long, with a mean
-of 0.92 of that; lognormal has tails (sigma 1.2) around the same mean.
-Files in a folder called SLOW_FOLDER take SLOW_TIMES as long. It runs until it is unmounted.
+It shows the files of SOURCE, read-only. Each read occupies one of CHANNELS for LATENCY_SECONDS, so N readers that send
+one request at a time get min(N, CHANNELS) / LATENCY_SECONDS reads/s. With jitter, latencies are random: uniform from 0
+to twice the latency, with the same mean; pareto with a heavy tail (index 1.5), cut at 25 times the latency, with a mean
+of 0.92 times the latency; lognormal (sigma 1.2) with the same mean.
+Reads of a folder called SLOW_FOLDER take SLOW_TIMES as long. The program runs until it is unmounted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STAT_FIELDS = ("st_mode", "st_nlink", "st_size", "st_uid", "st_gid", "st_atime"
 
 
 class LatencyModel(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no types in every version
-    """The calls that a reader makes."""
+    """The file system calls of a reader."""
 
     use_ns = False
 
@@ -49,10 +49,10 @@ class LatencyModel(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no 
 
     def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
         with self._channels:
-            began, latency_seconds = time.monotonic(), self._latency_seconds * draw(self._jitter)
+            start, latency_seconds = time.monotonic(), self._latency_seconds * draw(self._jitter)
             latency_seconds *= SLOW_TIMES if self._slow and self._slow in path else 1.0
             data = os.pread(fh, size, offset)
-            time.sleep(max(0.0, latency_seconds - (time.monotonic() - began)))
+            time.sleep(max(0.0, latency_seconds - (time.monotonic() - start)))
         return data
 
     def release(self, path: str, fh: int) -> int:
@@ -65,8 +65,8 @@ class LatencyModel(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no 
 
 def main() -> None:
     """Mount and serve."""
-    source, mount, latency_seconds, channels, *how = sys.argv[1:]
-    model = LatencyModel(source, float(latency_seconds), int(channels), *how)
+    source, mount, latency_seconds, channels, *jitter_and_slow_folder = sys.argv[1:]
+    model = LatencyModel(source, float(latency_seconds), int(channels), *jitter_and_slow_folder)
     mfusepy.FUSE(model, mount, foreground=True, ro=True, fsname="dlemu-model")
 
 

@@ -1,4 +1,4 @@
-"""AU, cause and requests against an object store of known rate and latency, and a bucket of a million keys."""
+"""AU, limit and requests with an object store of known rate and latency; and the listing of a million keys."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from validation.check import Check, advice
 
 SAMPLES = Dataset(name="objects-1mb", format="npz", sample_bytes=MB, files=400)
 KEYS = 1_000_000
-LISTED_AT_A_TIME = 1000
+KEYS_PER_PAGE = 1000
 ENOUGH_REQUESTS = 8
-"""In flight, from which on a slow first byte is the server's (docs/metrics.md, section 6)."""
+"""With so many requests in flight, a slow first byte is the server's fault (docs/metrics.md, section 6)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectCase(Case):
-    """A run on a server of a known rate (`mb_per_second`), or, where `latency_seconds` is not 0, of that latency."""
+    """A run on a server of known rate (`mb_per_second`) or, if `latency_seconds` is not 0, of known latency."""
 
     dataset: Dataset = SAMPLES
     odirect: bool = False
@@ -35,20 +35,20 @@ class ObjectCase(Case):
 
     @property
     def name(self) -> str:
-        what = f"{1000 * self.latency_seconds:g} ms" if self.latency_seconds else f"{self.mb_per_second:g} MB/s"
+        rate = f"{1000 * self.latency_seconds:g} ms" if self.latency_seconds else f"{self.mb_per_second:g} MB/s"
         return (
-            f"{self.ratio:g}: {what}, {self.ranks} ranks, {self.batch} x 1 MB, io_depth {self.io_depth}, {self.loader}"
+            f"{self.ratio:g}: {rate}, {self.ranks} ranks, {self.batch} x 1 MB, io_depth {self.io_depth}, {self.loader}"
         )
 
     @property
     def drive_seconds(self) -> float:
-        """What the server takes for a step of all ranks; of a batch, `io_depth` requests wait at a time."""
+        """Time that the server takes for a step of all ranks; a worker has `io_depth` requests in flight."""
         if self.latency_seconds:
             return self.latency_seconds * -(-self.batch // self.io_depth) / self.threads
         return self.step_bytes / (self.mb_per_second * MB)
 
     def on(self, server: ObjectServer) -> list[str]:
-        """Return dlemu's words for a run of it on a server."""
+        """Return dlemu's settings of the case on a server."""
         return [
             *self.settings,
             *bucket(server.endpoint),
@@ -66,7 +66,7 @@ LATENCIES = (
 
 
 def measure(bed: Bed) -> Iterator[Check]:
-    """One case after another, on one server."""
+    """Check one case after another, on one server; then the listing."""
     with ObjectServer() as server:
         bed.generate(SAMPLES, f"s3://{BUCKET}", *bucket(server.endpoint))
         for case in (*RATES, *LATENCIES):
@@ -81,36 +81,36 @@ def measure(bed: Bed) -> Iterator[Check]:
 
 def _checks(case: ObjectCase, ran: Ran) -> Iterator[Check]:
     yield Check(case.name, "au", case.au_percent, ran.au_percent, "%", within=2)
-    few = case.latency_seconds > 0 and case.ranks * case.threads * case.io_depth < ENOUGH_REQUESTS
-    limited = "nothing" if case.ratio < 1 else "loader" if few else "storage"
-    yield Check(case.name, "limited by", limited, ran.limited_by)
-    if limited == "storage":
-        full = "network" if ran.found("network_full") else "server"
-        yield Check(case.name, "of it", "server", full)
-    if limited == "loader":
+    has_few_requests = case.latency_seconds > 0 and case.ranks * case.threads * case.io_depth < ENOUGH_REQUESTS
+    limit = "nothing" if case.ratio < 1 else "loader" if has_few_requests else "storage"
+    yield Check(case.name, "limited by", limit, ran.limited_by)
+    if limit == "storage":
+        part = "network" if ran.found("network_full") else "server"
+        yield Check(case.name, "of it", "server", part)
+    if limit == "loader":
         yield advice(case.name, "reader.io_depth", ran.advice)
     requests = ran.summary["requests"]
     percent = 100 * float(requests["get"]) / float(ran.metrics["samples"])
     yield Check(case.name, "GET / samples", 100.0, percent, "%", within=2)
     if case.latency_seconds:
         first_ms = float(requests["first_byte_ms"]["p50"])
-        wanted = 1000 * case.latency_seconds
-        yield Check(case.name, "first byte", wanted, first_ms, "ms", within=10, percent=True)
+        latency_ms = 1000 * case.latency_seconds
+        yield Check(case.name, "first byte", latency_ms, first_ms, "ms", within=10, percent=True)
 
 
 def _listing() -> Iterator[Check]:
-    """List a million keys as rank 0 does before a run; only the pages of the list may grow with them."""
+    """List a million keys, as rank 0 does before a run: there must be one request per page."""
     spec = DatasetSpec(data_folder="set", format="npz", num_files_train=KEYS, record_length_bytes=MB)
     with ObjectServer(Behaviour(listed_keys=KEYS, listed_bytes=0)) as server:
         storage = StorageSpec(type="s3", root=BUCKET, options=(("endpoint_url", server.endpoint),))
         server.behaviour.listed_bytes = _file_bytes(spec)
-        began = time.monotonic()
+        start = time.monotonic()
         found = inspect(spec, storage=storage)
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - start
         lists = sum("list-type" in request.query for request in server.requests)
     case = f"{KEYS:,} keys"
     yield Check(case, "files found", float(KEYS), float(found.train.num_files))
-    pages = float(KEYS // LISTED_AT_A_TIME)
+    pages = float(KEYS // KEYS_PER_PAGE)
     yield Check(case, "list requests", pages, float(lists), within=8)
     yield Check(case, "seconds", 0.0, seconds, "s", within=60)
 

@@ -1,8 +1,8 @@
-"""The plainest reader there is, to measure a drive by itself: `python -m validation.plain READERS SECONDS FILE...`
+"""A plain reader that measures a drive without dlemu: `python -m validation.plain READERS SECONDS FILE...`
 
-Each reader reads whole files past the page cache (O_DIRECT), one after another, round and round, at a rate if one is
-given. It prints bytes/s of all readers together, after `SETTLE_SECONDS`: a throttle that has been idle lets a first
-burst pass.
+Each reader reads whole files past the page cache (O_DIRECT), one after another in a loop; the rate can be limited. The
+program prints bytes/s of all readers together. It does not count the first `SETTLE_SECONDS`, because a throttle that
+was idle lets a burst pass.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ BUFFER_BYTES = 4 << 20
 SETTLE_SECONDS = 1.0
 
 Reads = list[tuple[float, int]]
-"""When each read was complete, and its bytes."""
+"""Reads as (time of completion, bytes)."""
 
 
-def read_bytes_per_second(files: list[str], readers: int, seconds: float, *, most: float = math.inf) -> float:
-    """Return the speed of `readers` threads together, over `seconds`; they read no faster than `most` bytes/s."""
+def read_bytes_per_second(files: list[str], readers: int, seconds: float, *, max_rate: float = math.inf) -> float:
+    """Return the bytes/s of `readers` threads together, over `seconds`; they read no faster than `max_rate` bytes/s."""
     settled = time.monotonic() + SETTLE_SECONDS
     deadline = settled + seconds
     with ThreadPoolExecutor(readers) as pool:
-        logs = pool.map(lambda reader: _read(files[reader::readers] or files, deadline, most / readers), range(readers))
+        rate = max_rate / readers
+        logs = pool.map(lambda reader: _read(files[reader::readers] or files, deadline, rate), range(readers))
         reads = sorted(read for log in logs for read in log if read[0] >= settled)
     return sum(count for _, count in reads[1:]) / (reads[-1][0] - reads[0][0])
 
 
-def _read(files: list[str], deadline: float, most: float) -> Reads:
+def _read(files: list[str], deadline: float, max_rate: float) -> Reads:
     buffer, reads = mmap.mmap(-1, BUFFER_BYTES), Reads()
     due = time.monotonic()
     while time.monotonic() < deadline:
@@ -41,7 +42,7 @@ def _read(files: list[str], deadline: float, most: float) -> Reads:
                 reads.append((time.monotonic(), count))
                 if reads[-1][0] >= deadline:
                     return reads
-                due = max(due + count / most, reads[-1][0] - 1.0)  # what a slow second lost is made up for, no more
+                due = max(due + count / max_rate, reads[-1][0] - 1.0)  # catches up on at most a second of delay
                 time.sleep(max(0.0, due - reads[-1][0]))
     return reads
 
@@ -65,5 +66,5 @@ if __name__ == "__main__":
     parser.add_argument("seconds", type=float)
     parser.add_argument("files", nargs="+")
     parser.add_argument("--bytes-per-second", type=float, default=math.inf)
-    given = parser.parse_args()
-    print(read_bytes_per_second(given.files, given.readers, given.seconds, most=given.bytes_per_second))
+    args = parser.parse_args()
+    print(read_bytes_per_second(args.files, args.readers, args.seconds, max_rate=args.bytes_per_second))

@@ -24,22 +24,22 @@ from validation.drive import MEMORY, Speed
 MB = 1_000_000
 QUARTER_MB = Dataset(name="npz-250kb", format="npz", sample_bytes=250_000, files=3600)
 SMALL = Dataset(name="npz-100kb-many", format="npz", sample_bytes=100_000, files=3000)
-"""By FUSE: one request each."""
-AU_POINTS, RATE_PERCENT, COVERED_PERCENT, TIMES = 1.0, 2.0, 90.0, 3.0
-"""What must hold: mean |AU error|, mean |samples/s error|, share of intervals that hold the truth, null / model."""
+"""Read by FUSE: each sample is one request."""
+AU_POINTS, RATE_PERCENT, COVERED_PERCENT, NULL_RATIO = 1.0, 2.0, 90.0, 3.0
+"""Bounds: mean |AU error|, mean |samples/s error|, share of intervals with the truth, null model's error / model's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A drive, and accelerators on it."""
+    """A drive, and the accelerators that read from it."""
 
     dataset: Dataset = ONE_MB
     mb_per_second: float = 0.0
-    """Of a drive that is narrow."""
+    """The drive's limit of bandwidth, if any."""
     reads_per_second: int = 0
-    """Of one that answers so many requests."""
+    """The drive's limit of requests, if any."""
     channels: int = 0
-    """Of one that is slow to answer: so many at a time, each after `latency_seconds`."""
+    """The latency model's channels, if any: concurrent requests, each of `latency_seconds`."""
     latency_seconds: float = 0.04
     jitter: str = "steady"
     ranks: int
@@ -48,27 +48,27 @@ class Setting:
     prefetch: int = 0
     step_seconds: float
     seconds: float = 10.0
-    """About how long the run takes."""
+    """Approximate duration of the run."""
     epochs: int = 1
     loader: str = "pytorch"
     others_mb_per_second: float = 0.0
-    """That a neighbour reads meanwhile, with `others_readers` threads."""
+    """Rate of another program, which reads with `others_readers` threads meanwhile."""
     others_readers: int = 0
 
     @property
     def name(self) -> str:
-        """What it is, in a line."""
+        """The setting in one line."""
         if self.channels:
             drive = f"{self.channels} channels x {1000 * self.latency_seconds:g} ms, {self.jitter}"
         else:
             drive = f"{self.mb_per_second:g} MB/s" if self.mb_per_second else f"{self.reads_per_second} reads/s"
         sample = self.dataset.sample_bytes
         size = f"{self.batch} x " + (f"{sample / MB:g} MB" if sample > MB / 20 else f"{sample >> 10} KiB")
-        often = f", {self.epochs} epochs" if self.epochs > 1 else ""
+        epochs = f", {self.epochs} epochs" if self.epochs > 1 else ""
         readers = f"{self.threads} readers" if self.loader == "pytorch" else f"{self.threads} {self.loader}"
         if self.others_readers:
             drive += f" beside {self.others_readers} readers of {self.others_mb_per_second:g} MB/s"
-        return f"{drive}: {self.ranks} ranks, {size} in {1000 * self.step_seconds:g} ms, {readers}{often}"
+        return f"{drive}: {self.ranks} ranks, {size} in {1000 * self.step_seconds:g} ms, {readers}{epochs}"
 
     @property
     def speed(self) -> Speed:
@@ -76,25 +76,27 @@ class Setting:
 
     @property
     def samples_per_second(self) -> float:
-        """About what comes out: what accelerators ask for, or the drive gives."""
-        asked = self.ranks * self.batch / self.step_seconds
+        """Approximate rate: the demand of the accelerators, or the supply of the drive if it is lower."""
+        demand = self.ranks * self.batch / self.step_seconds
         if self.channels:
-            return min(asked, min(self.channels, self.ranks * self.threads) / self.latency_seconds)
+            return min(demand, min(self.channels, self.ranks * self.threads) / self.latency_seconds)
         if self.mb_per_second:
-            return min(asked, self.mb_per_second * MB / self.dataset.sample_bytes)
-        return min(asked, self.reads_per_second)
+            return min(demand, self.mb_per_second * MB / self.dataset.sample_bytes)
+        return min(demand, self.reads_per_second)
 
     @property
     def settings(self) -> list[str]:
-        """dlemu's words for it."""
+        """The setting as settings of dlemu."""
         steps = int(self.seconds * self.samples_per_second / self.ranks / self.batch)
-        in_dataset = self.dataset.files * self.dataset.samples_per_file // (self.ranks * self.batch)
-        steps = min(steps, in_dataset * self.epochs)
+        steps_per_epoch = self.dataset.files * self.dataset.samples_per_file // (self.ranks * self.batch)
+        steps = min(steps, steps_per_epoch * self.epochs)
         return [
             *section("reader", data_loader=self.loader, odirect=True, batch_size=self.batch),
             *section("reader", read_threads=self.threads, prefetch_size=self.prefetch, file_shuffle="seed"),
             *section("reader", sample_shuffle="seed" if self.reads_per_second else "off"),
-            *section("train", computation_time=self.step_seconds, epochs=max(self.epochs, -(-steps // in_dataset))),
+            *section(
+                "train", computation_time=self.step_seconds, epochs=max(self.epochs, -(-steps // steps_per_epoch))
+            ),
             *section("train", total_training_steps=steps),
             "workflow.checkpoint=false",
             *section("metric", ceiling_seconds=0, scaling_seconds=0),
@@ -124,12 +126,12 @@ SETTINGS = (
     Setting(channels=6, dataset=SMALL, ranks=2, batch=2, threads=2, step_seconds=0.035, jitter="uniform"),
     Setting(channels=4, dataset=SMALL, ranks=1, batch=4, threads=2, step_seconds=0.06, jitter="pareto", seconds=20),
 )
-"""Frozen before the first run. None of them is one that the model was built with."""
+"""These were fixed before the first run, and the model was built with none of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row(evidence.Row):
-    """What one setting gave: predicted and measured."""
+    """One setting, predicted and measured."""
 
     name: str
     au_percent: float
@@ -188,13 +190,13 @@ class Row(evidence.Row):
 
     @property
     def covered(self) -> bool:
-        """Both intervals hold what was measured."""
+        """Whether both intervals contain the measured values."""
         au = self.au_low <= self.measured_au_percent <= self.au_high
         return au and self.rate_low <= self.measured_samples_per_second <= self.rate_high
 
 
 def measure(bed: Bed) -> Iterator[Row | Check]:
-    """Predict and measure every setting, then hold all of them together."""
+    """Predict and measure every setting, then check all rows together."""
     rows = []
     for setting in SETTINGS:
         rows.append(measure_one(bed, setting))
@@ -203,7 +205,7 @@ def measure(bed: Bed) -> Iterator[Row | Check]:
 
 
 def measure_one(bed: Bed, setting: Setting) -> Row:
-    """Predict from a probe, and measure, one after the other on the same drive."""
+    """Predict from a probe, then measure on the same drive."""
     with contextlib.ExitStack() as stack:
         if setting.channels:
             source = stack.enter_context(tempfile.TemporaryDirectory(prefix="dlemu-model-", dir=MEMORY))
@@ -217,13 +219,13 @@ def measure_one(bed: Bed, setting: Setting) -> Row:
             bed.drive.forget_cache()
             folder = bed.drive.folder
         results = stack.enter_context(tempfile.TemporaryDirectory(prefix="dlemu-predicted-"))
-        words = [*setting.dataset.settings(folder), *setting.settings]
-        asked = [*words, "--others-mb-per-second", str(setting.others_mb_per_second)]
-        answer = run_job("predict", asked, within=results, wrap=bed.command, result="predict.json").summary
-        (predicted,) = (one for one in answer["counts"] if one["accelerators"] == answer["accelerators"])
+        settings = [*setting.dataset.settings(folder), *setting.settings]
+        arguments = [*settings, "--others-mb-per-second", str(setting.others_mb_per_second)]
+        answer = run_job("predict", arguments, within=results, wrap=bed.command, result="predict.json").summary
+        (predicted,) = (count for count in answer["counts"] if count["accelerators"] == answer["accelerators"])
         # The samples/s of accelerators that never wait, from the MB/s that they need at the AU of the threshold.
         needed_mb = predicted["needed_mb_per_second"] * 100 / answer["question"]["threshold_percent"]
-        full = needed_mb * predicted["samples_per_second"] / predicted["app_mb_per_second"]
+        full_rate = needed_mb * predicted["samples_per_second"] / predicted["app_mb_per_second"]
         if not setting.channels:
             bed.drive.forget_cache()
         if setting.others_readers:
@@ -238,7 +240,7 @@ def measure_one(bed: Bed, setting: Setting) -> Row:
         rate_low=predicted["samples_per_second_interval"][0],
         rate_high=predicted["samples_per_second_interval"][1],
         null_au_percent=predicted["null_au_percent"],
-        null_samples_per_second=full * predicted["null_au_percent"] / 100,
+        null_samples_per_second=full_rate * predicted["null_au_percent"] / 100,
         measured_au_percent=ran.au_percent,
         measured_samples_per_second=float(ran.metrics["samples_per_second"]["mean"]),
         cpu_wait_percent=ran.cpu_wait_percent,
@@ -246,14 +248,14 @@ def measure_one(bed: Bed, setting: Setting) -> Row:
 
 
 def neighbour(folder: str, setting: Setting) -> list[str]:
-    """Return the command of who reads on the same drive, longer than the run takes."""
+    """Return the command of the other program, which reads from the same drive for longer than the run takes."""
     files = sorted(glob.glob(os.path.join(folder, setting.dataset.name, "train", "*")))
     rate = f"--bytes-per-second={setting.others_mb_per_second * MB}"
     return [sys.executable, "-m", "validation.plain", str(setting.others_readers), "120", *files, rate]
 
 
 def verdict(rows: Sequence[Row]) -> Iterator[Check]:
-    """What must hold of all settings."""
+    """Check the errors and the intervals of all rows."""
     au = statistics.mean(abs(row.au_off) for row in rows)
     rate = statistics.mean(abs(row.rate_off_percent) for row in rows)
     null = statistics.mean(abs(row.null_au_off) for row in rows)
@@ -261,4 +263,4 @@ def verdict(rows: Sequence[Row]) -> Iterator[Check]:
     yield Check("all", "mean |AU error|", 0.0, au, "points", within=AU_POINTS)
     yield Check("all", "mean |samples/s error|", 0.0, rate, "%", within=RATE_PERCENT)
     yield Check("all", "intervals that hold the truth", 100.0, covered, "%", within=100 - COVERED_PERCENT)
-    yield Check("all", "AU error / the null model's", 0.0, au / max(null, 1e-9), within=1 / TIMES)
+    yield Check("all", "AU error / the null model's", 0.0, au / max(null, 1e-9), within=1 / NULL_RATIO)

@@ -1,4 +1,4 @@
-"""The own engine of `dlemu probe` beside fio, in turn, on drives of known speed."""
+"""The engine `threads` of `dlemu probe` compared with fio, in turn, on drives of known speed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WITHIN_PERCENT = 3.0
 
 
 def measure(bed: Bed) -> Iterator[Check]:
-    """Each case by fio and by dlemu, in turn."""
+    """Compare fio and dlemu in each case."""
     path = os.path.join(bed.drive.folder, "probe")
     with open(path, "wb") as file:
         for _ in range(FILE_BYTES >> 20):
@@ -38,9 +38,9 @@ def measure(bed: Bed) -> Iterator[Check]:
     try:
         for speed, size, depth in CASES:
             bed.drive.set_speed(speed)
-            narrow = speed.read_bytes_per_second
-            what = f"{narrow / 1e6:g} MB/s" if narrow else f"{speed.reads_per_second} reads/s"
-            yield from _compare(bed, path, size, depth, f"{what}: {size}, {depth} in flight")
+            bandwidth = speed.read_bytes_per_second
+            limit = f"{bandwidth / 1e6:g} MB/s" if bandwidth else f"{speed.reads_per_second} reads/s"
+            yield from _compare(bed, path, size, depth, f"{limit}: {size}, {depth} in flight")
     finally:
         os.unlink(path)
 
@@ -60,15 +60,9 @@ def _check(case: str, what: str, theory: float, own: float, unit: str) -> Check:
 
 def _cell(bed: Bed, path: str, size: str, depth: int, engine: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as results:
-        words = [path, "--sizes", size, "--depths", str(depth), "--seconds", str(SECONDS), "--engine", engine]
-        return _measured(
-            bed.drive.command([sys.executable, "-m", "dlemu", "probe", *words, "--output", results]), results
-        )
-
-
-def _measured(argv: list[str], results: str) -> dict[str, Any]:
-    """Run a probe of one cell; return that."""
-    run(argv)
-    with open(os.path.join(results, PROBE)) as text:
-        cell: dict[str, Any] = json.load(text)["cells"][0]
-    return cell
+        options = ["--sizes", size, "--depths", str(depth), "--seconds", str(SECONDS), "--engine", engine]
+        argv = [sys.executable, "-m", "dlemu", "probe", path, *options, "--output", results]
+        run(bed.drive.command(argv))
+        with open(os.path.join(results, PROBE)) as text:
+            cell: dict[str, Any] = json.load(text)["cells"][0]
+        return cell

@@ -1,9 +1,9 @@
-"""Real trainings beside their replays and predictions, on drives of known speed (docs/record.md, "How true it is").
+"""Real trainings, their replays and their predictions on drives of known speed (docs/record.md, "How true it is").
 
-Each job (scripts/validation/jobs, scripts of which nothing knows of dlemu) is recorded once on fast storage. Then, on
-each drive and in turn: the job itself, `dlemu train` with the recipe on the job's files, and `dlemu predict`. What
-limits the job is told by a recording of that very run. Both rates leave out the first steps: a job starts its workers
-then, which import their libraries, and that is no part of what a storage has to give.
+Each job (a script in scripts/validation/jobs that does not use dlemu) is recorded once on fast storage. Then these run
+in turn on each drive: the job, `dlemu train` with its recipe on its files, and `dlemu predict`. A recording of the
+job's run on the drive shows what limits it. The rates leave out the first steps, in which a job starts its workers and
+they import their libraries, because that says nothing about the storage.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from validation.drive import Speed
 
 JOBS_FOLDER = Path(__file__).with_name("jobs")
 MEAN_PERCENT, WORST_PERCENT = 5.0, 10.0
-"""Of a replay's samples/s beside the job's own."""
+"""Tolerance of a replay's samples/s: the mean and the largest error."""
 SECONDS = 20.0
-"""About how long a run takes, by what its drive gives: most of a pass over the files, so that job and replay, which
-shuffle differently, read nearly the same ones."""
+"""Approximate duration of a run, by the drive's speed: most of a pass over the files, so that job and replay, which
+shuffle differently, read nearly the same files."""
 RECORDED_STEPS = 105
 SKIP = 10
 _REQUEST_BYTES = 100_000
-"""Of a drive's requests, about: only how long a run goes depends on it."""
-_WAITS = 0.05
-"""Share of a step beyond which waiting limits a job; less is none."""
+"""Approximate size of a drive's requests, from which the number of steps is computed."""
+_MIN_WAIT_SHARE = 0.05
+"""Waiting for more than this share of a step limits a job."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A script, and what it is asked to do."""
+    """A training script and its arguments."""
 
     name: str
     script: str
@@ -63,19 +63,19 @@ class Job:
     step_seconds: float
     workers: int = 2
     megabytes: int = 800
-    """Of its files: more than a run reads, so that nothing is read twice."""
+    """Size of its files: more than a run reads, so that nothing is read twice."""
     trains: bool = False
-    """Its model computes on the CPU, in place of a step that sleeps."""
+    """Whether its model computes on the CPU; else its steps sleep."""
 
     def command(self, folder: str, steps: int, skip: int = 0) -> list[str]:
-        words = [f"--steps={steps}", f"--skip={skip}", f"--batch={self.batch}", f"--workers={self.workers}"]
-        words.append("--train" if self.trains else f"--step-seconds={self.step_seconds}")
-        return [sys.executable, str(JOBS_FOLDER / f"{self.script}.py"), os.path.join(folder, self.script), *words]
+        options = [f"--steps={steps}", f"--skip={skip}", f"--batch={self.batch}", f"--workers={self.workers}"]
+        options.append("--train" if self.trains else f"--step-seconds={self.step_seconds}")
+        return [sys.executable, str(JOBS_FOLDER / f"{self.script}.py"), os.path.join(folder, self.script), *options]
 
 
 JOBS = (
     Job(name="JPEG in class folders, Pillow", script="pictures", batch=16, step_seconds=0.080),
-    # A random read of a mapped file brings 128 KiB: of a small file, most of what later steps want is then cached.
+    # A random read of a mapped file caches 128 KiB. So most of a small file would be cached before it is read.
     Job(name="tokens in a mapped file", script="tokens", batch=32, step_seconds=0.060, megabytes=3_200),
     Job(name="crops of npz volumes", script="crops", batch=4, step_seconds=0.080),
     Job(name="rows of Parquet, pyarrow", script="rows", batch=32, step_seconds=0.020),
@@ -86,14 +86,14 @@ JOBS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Drive:
-    """Where a recipe is to hold."""
+    """A drive on which recipes are checked."""
 
     name: str
     speed: Speed = Speed()  # noqa: RUF009  # it is frozen
     channels: int = 0
-    """Of the latency model, mounted over the drive."""
+    """Channels of the latency model, which is mounted over the drive; 0 for no model."""
     cores: int = 0
-    """0: all of the host's, with nothing in the page cache; else so many, with all data in it."""
+    """If not 0, programs have so many cores, and all data is in the page cache; else all cores, and a cold cache."""
 
 
 MS_10 = 0.010
@@ -108,7 +108,7 @@ DRIVES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Row(evidence.Row):
-    """A job on a drive. Rates in samples/s."""
+    """A job on a drive; rates are in samples/s."""
 
     job: str
     drive: str
@@ -119,7 +119,7 @@ class Row(evidence.Row):
     replayed_limit: str
     predicted_limit: str
     core_wait_percent: float
-    """Of the job's time: it wanted a core and had none, because of what else ran on the host."""
+    """Share of the job's time in which it waited for a core, because of other programs on the host."""
     columns = (
         *("job", "drive", "real", "replayed", "predicted"),
         *("limit of the job", "said by replay", "by prediction", "job waited for a core", ""),
@@ -150,38 +150,38 @@ class Row(evidence.Row):
 
     @property
     def status(self) -> str:
-        """Of the replay: it is the proof. A prediction stands beside it."""
+        """The status of the replay; predictions are not judged."""
         return "ok" if abs(self.replay_off_percent) <= WORST_PERCENT and self.names_the_limit else "MISSED"
 
     @property
     def names_the_limit(self) -> bool:
-        """The replay names the job's own limit; where that waits for storage, dlemu may advise more readers."""
+        """Whether the replay has the job's limit. If that is the storage, `loader` is right, too: more readers help."""
         return self.replayed_limit == self.real_limit or (self.real_limit, self.replayed_limit) == ("storage", "loader")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What `dlemu record` made of a job."""
+    """A job's recipe, made by `dlemu record`."""
 
     path: str
     replayable: bool | None
-    """None: not verified."""
+    """None if not verified."""
     reason: str
     device_bytes: float
-    """Of a sample."""
+    """Bytes per sample that the device read."""
     hand_over_seconds: float
-    """To take a batch that is ready from its worker, in the recorded run."""
+    """Time to receive a ready batch from its worker, in the recorded run."""
 
 
 def why_no_real() -> str | None:
-    """Return why it can't be measured here, or None when it can."""
+    """Return why this can't be measured on this host; None if it can."""
     return latency.why_no_model() or (
         None if shutil.which("taskset") else "cores are taken away by taskset: util-linux"
     )
 
 
 def measure(bed: Bed) -> Iterator[Row | Check]:
-    """All jobs on all drives, then all together."""
+    """Measure all jobs on all drives, then check all rows together."""
     rows = []
     for job in JOBS:
         for row in measure_job(bed, job):
@@ -191,15 +191,15 @@ def measure(bed: Bed) -> Iterator[Row | Check]:
 
 
 def together(rows: Sequence[Row]) -> Iterator[Check]:
-    """What must hold of all; predictions are no part of the promise."""
+    """Check the replays of all rows; predictions are not judged."""
     mean = statistics.mean(abs(row.replay_off_percent) for row in rows)
-    same = 100 * statistics.mean(row.names_the_limit for row in rows)
+    named = 100 * statistics.mean(row.names_the_limit for row in rows)
     yield Check("all", "mean |samples/s error| of replays", 0.0, mean, "%", within=MEAN_PERCENT)
-    yield Check("all", "replays that name the limit", 100.0, same, "%")
+    yield Check("all", "replays that name the limit", 100.0, named, "%")
 
 
 def measure_job(bed: Bed, job: Job, drives: Sequence[Drive] = DRIVES) -> Iterator[Row]:
-    """Record a job, and hold its replays and predictions against it; its files are gone afterwards."""
+    """Record a job, and compare it with its replays and predictions; its files are removed at the end."""
     data = os.path.join(bed.drive.folder, job.script)
     run([sys.executable, str(JOBS_FOLDER / "data.py"), job.script, data, str(job.megabytes)])
     with tempfile.TemporaryDirectory(prefix="dlemu-real-") as results:
@@ -213,27 +213,27 @@ def measure_job(bed: Bed, job: Job, drives: Sequence[Drive] = DRIVES) -> Iterato
 
 
 def _recorded(bed: Bed, job: Job, results: str) -> Recipe:
-    """Record a job on a drive without limits, from a cold page cache."""
+    """Record a job on a drive without limits, from a cold page cache; return its recipe."""
     bed.drive.set_speed(Speed())
     bed.drive.forget_cache()
     out, folder = os.path.join(results, "job.yaml"), os.path.join(results, "recorded")
     argv = dlemu("record", "--out", out, "--output", folder, "--no-report", "--skip", str(SKIP), "--")
     run(bed.drive.command([*argv, *job.command(bed.drive.folder, RECORDED_STEPS)]), accepted=COMPLETED)
     with open(os.path.join(folder, "record.json")) as lines:
-        said: dict[str, Any] = json.load(lines)
+        answer: dict[str, Any] = json.load(lines)
     return Recipe(
         path=out,
-        replayable=said["replayable"],
-        reason=said["reason"],
-        device_bytes=float(said["recording"]["device_bytes_per_sample"]),
-        hand_over_seconds=float(said["recording"]["hand_over"]),
+        replayable=answer["replayable"],
+        reason=answer["reason"],
+        device_bytes=float(answer["recording"]["device_bytes_per_sample"]),
+        hand_over_seconds=float(answer["recording"]["hand_over"]),
     )
 
 
 def _row(bed: Bed, job: Job, drive: Drive, recipe: Recipe, results: str) -> Row:
     steps = _steps(job, drive, recipe)
     with _ready(bed, drive, job) as folder:
-        real, limit, core = _real(bed, job, drive, folder, steps, results)
+        real, real_limit, core_wait_percent = _real(bed, job, drive, folder, steps, results)
     with _ready(bed, drive, job) as folder:
         replayed, replayed_limit = _replayed(bed, job, drive, recipe, folder, steps, results)
     with _ready(bed, drive, job) as folder:
@@ -244,16 +244,16 @@ def _row(bed: Bed, job: Job, drive: Drive, recipe: Recipe, results: str) -> Row:
         real=real,
         replayed=replayed,
         predicted=predicted,
-        real_limit=limit,
+        real_limit=real_limit,
         replayed_limit=replayed_limit,
         predicted_limit=predicted_limit,
-        core_wait_percent=core,
+        core_wait_percent=core_wait_percent,
     )
 
 
 @contextlib.contextmanager
 def _ready(bed: Bed, drive: Drive, job: Job) -> Iterator[str]:
-    """Set the drive's speed and what is in the page cache; give the folder below which the files lie."""
+    """Set the drive's speed, and empty or fill the page cache; yield the folder above the files."""
     bed.drive.set_speed(Speed())
     bed.drive.forget_cache()
     if drive.channels:
@@ -271,42 +271,42 @@ def _ready(bed: Bed, drive: Drive, job: Job) -> Iterator[str]:
 
 
 def _steps(job: Job, drive: Drive, recipe: Recipe) -> int:
-    """Return for how many steps a run goes: for some seconds, and within one pass over the files."""
+    """Return the number of steps of a run: as many as take SECONDS, within one pass over the files."""
     batch_bytes = job.batch * recipe.device_bytes
     requests_per_second = drive.speed.reads_per_second or drive.channels / MS_10
     rate = drive.speed.read_bytes_per_second or _REQUEST_BYTES * requests_per_second
-    most = 0.9 * job.megabytes * 1e6 / batch_bytes
+    max_steps = 0.9 * job.megabytes * 1e6 / batch_bytes
     step_seconds = max(job.step_seconds, batch_bytes / rate if rate else 0.0)
-    return int(max(3 * SKIP, min(most, SECONDS / step_seconds)))
+    return int(max(3 * SKIP, min(max_steps, SECONDS / step_seconds)))
 
 
 def _command(bed: Bed, drive: Drive, argv: Sequence[str]) -> list[str]:
-    """Return the command that runs at the drive's speed, on the cores it leaves."""
+    """Return the command that runs `argv` at the drive's speed and on its number of cores."""
     cores = sorted(os.sched_getaffinity(0))[-drive.cores :]
-    taken = ["taskset", "-c", ",".join(map(str, cores))] if drive.cores else []
-    return bed.drive.command([*taken, *argv])
+    taskset = ["taskset", "-c", ",".join(map(str, cores))] if drive.cores else []
+    return bed.drive.command([*taskset, *argv])
 
 
 def _real(bed: Bed, job: Job, drive: Drive, folder: str, steps: int, results: str) -> tuple[float, str, float]:
-    """Run the job; return its own samples/s, what its recording says it waited for, and how much for a core, %."""
+    """Run the job; return its samples/s, its limit by its recording, and the share of waiting for a core, %."""
     rows = os.path.join(results, "rows")
     hook = [f"{name}={value}" for name, value in with_hook(results, rows, minutes=60.0).items()]
     ended = run(_command(bed, drive, ["env", *hook, *job.command(folder, steps, SKIP)]))
     recording = analyse(read_rows(rows), SKIP)
-    core = 100 * recording.parts.cpu_queue / recording.parts.step
-    return float(ended.output.split()[-2]), limit_of(recording), core
+    core_wait_percent = 100 * recording.parts.cpu_queue / recording.parts.step
+    return float(ended.output.split()[-2]), limit_of(recording), core_wait_percent
 
 
 def limit_of(recording: Recording) -> str:
-    """Return in dlemu's words what a job waited for: nothing, storage, or the host's CPU."""
+    """Return what a job waited for, as dlemu calls it: nothing, storage, or host CPU."""
     parts = recording.parts
     cpu = parts.cpu_queue + parts.preprocessing
-    if parts.storage + cpu <= _WAITS * parts.step:
+    if parts.storage + cpu <= _MIN_WAIT_SHARE * parts.step:
         return "nothing"
     return "storage" if parts.storage >= cpu else "host CPU"
 
 
-def _words(job: Job, recipe: Recipe, folder: str, steps: int, drive: Drive) -> list[str]:
+def _settings(job: Job, recipe: Recipe, folder: str, steps: int, drive: Drive) -> list[str]:
     return [
         f"workload={recipe.path}",
         "dataset.source=folder",
@@ -321,39 +321,39 @@ def _replayed(
     bed: Bed, job: Job, drive: Drive, recipe: Recipe, folder: str, steps: int, results: str
 ) -> tuple[float, str]:
     done = run_job(
-        "train", _words(job, recipe, folder, steps, drive), within=results, wrap=partial(_command, bed, drive)
+        "train", _settings(job, recipe, folder, steps, drive), within=results, wrap=partial(_command, bed, drive)
     )
-    rate, waited = _steady(done.folder, job.batch, recipe.hand_over_seconds)
-    return rate, "nothing" if waited <= _WAITS else _limit(done.summary["limited_by"])
+    rate, wait_share = _steady(done.folder, job.batch, recipe.hand_over_seconds)
+    return rate, "nothing" if wait_share <= _MIN_WAIT_SHARE else _limit(done.summary["limited_by"])
 
 
 def _steady(folder: str, batch: int, hand_over_seconds: float) -> tuple[float, float]:
-    """Return samples/s and the share of waits of a run of one rank, without the steps that the job leaves out too.
+    """Return the samples/s of a run of one rank, and the share of time it waited, without the first SKIP steps.
 
-    Taking a batch that is ready is no wait, as in the job's limit.
+    The time to receive a ready batch does not count as waiting, as in the job's limit.
     """
     steps = read_run(folder).training
     order = np.lexsort((steps["step"], steps["epoch"]))[SKIP:]
     wait, compute, sync = (float(np.asarray(steps[part])[order].sum()) for part in ("wait_ns", "compute_ns", "sync_ns"))
-    took_ns = wait + compute + sync
-    return batch * len(order) / took_ns * 1e9, (wait - len(order) * hand_over_seconds * 1e9) / took_ns
+    total_ns = wait + compute + sync
+    return batch * len(order) / total_ns * 1e9, (wait - len(order) * hand_over_seconds * 1e9) / total_ns
 
 
 def _predicted(
     bed: Bed, job: Job, drive: Drive, recipe: Recipe, folder: str, steps: int, results: str
 ) -> tuple[float, str]:
-    """Return what `dlemu predict` says for one accelerator; NaN where it refuses, as its trainer needs all cores."""
-    words = [*_words(job, recipe, folder, steps, drive), "ranks=1"]
+    """Return the prediction for one accelerator; NaN if dlemu refuses, because the trainer needs all cores."""
+    settings = [*_settings(job, recipe, folder, steps, drive), "ranks=1"]
     wrap = partial(_command, bed, drive)
     try:
-        answer = run_job("predict", words, within=results, wrap=wrap, result="predict.json").summary
+        answer = run_job("predict", settings, within=results, wrap=wrap, result="predict.json").summary
     except DlemuError as error:
         if "trainers alone exceed this host" not in str(error):
             raise
         return math.nan, "refused"
-    (one,) = (count for count in answer["counts"] if count["accelerators"] == 1)
-    return float(one["samples_per_second"]), _limit(answer["limited_by"])
+    (for_one,) = (count for count in answer["counts"] if count["accelerators"] == 1)
+    return float(for_one["samples_per_second"]), _limit(answer["limited_by"])
 
 
-def _limit(said: dict[str, Any] | None) -> str:
-    return "nothing" if said is None else str(said["what"])
+def _limit(limited_by: dict[str, Any] | None) -> str:
+    return "nothing" if limited_by is None else str(limited_by["what"])

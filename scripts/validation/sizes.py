@@ -1,6 +1,6 @@
-"""`dlemu size` against truth: on drives of known speed it must find floor(bandwidth / (threshold x demand)).
+"""`dlemu size` on drives of known speed: it must find floor(bandwidth / (threshold x demand)).
 
-The demand is that of the bytes really read, which are the files' own. A case takes two minutes.
+The demand is computed from the bytes that are really read, whole files. A case takes two minutes.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Case:
     odirect: bool = False
 
     @property
-    def data_words(self) -> list[str]:
-        """Overrides that say what the dataset is."""
+    def dataset_settings(self) -> list[str]:
+        """Settings of the dataset."""
         return [
             "workload=default",
             *section("dataset", format="npz", record_length_bytes=self.record_bytes),
@@ -46,15 +46,15 @@ class Case:
 
     @property
     def text(self) -> str:
-        """What it reads and how, for the table."""
-        how = "O_DIRECT" if self.odirect else "page cache evicted"
-        return f"{self.batch_size} x {self.record_bytes / 1e6:g} MB, {self.read_threads} threads, {how}"
+        """The reads, for the table."""
+        mode = "O_DIRECT" if self.odirect else "page cache evicted"
+        return f"{self.batch_size} x {self.record_bytes / 1e6:g} MB, {self.read_threads} threads, {mode}"
 
     @property
-    def words(self) -> list[str]:
-        """Overrides of the question."""
+    def settings(self) -> list[str]:
+        """Settings of dataset, reader and accelerators."""
         return [
-            *self.data_words,
+            *self.dataset_settings,
             *section("reader", batch_size=self.batch_size, read_threads=self.read_threads, odirect=self.odirect),
             *section("reader", file_shuffle="seed"),
             f"train.computation_time={self.step_seconds}",
@@ -77,27 +77,26 @@ CASES = (
 
 
 def ask(case: Case, drive: KnownDrive) -> dict[str, Any]:
-    """Return the size.json of a case; its dataset is made when it is not there. The drive has room for one."""
+    """Return the size.json of a case. Makes its dataset unless it exists, and removes others, to make room."""
     for other in os.listdir(drive.folder):
         if other.isdigit() and other != str(case.record_bytes):
             shutil.rmtree(os.path.join(drive.folder, other))
     folder = f"dataset.data_folder={drive.folder}/{case.record_bytes}"
-    run(dlemu("datagen", *case.data_words, folder))
+    run(dlemu("datagen", *case.dataset_settings, folder))
     drive.set_speed(Speed(read_bytes_per_second=case.mb_per_second * 1_000_000))
     with tempfile.TemporaryDirectory() as results:
-        words = [*case.words, folder]
-        return run_job("size", words, within=results, wrap=drive.command, result="size.json").summary
+        return run_job("size", [*case.settings, folder], within=results, wrap=drive.command, result="size.json").summary
 
 
 def wanted(case: Case, answer: dict[str, Any]) -> float:
-    """Return bandwidth / (threshold x demand); its whole part is the truth."""
+    """Return bandwidth / (threshold x demand), whose integer part is the truth."""
     demand = max(trial["mb_per_accelerator"] for trial in answer["trials"])
     return case.mb_per_second / (THRESHOLD * demand)
 
 
 @dataclass(frozen=True)
 class Answer(evidence.Row):
-    """What a case gave, as a line of the evidence."""
+    """A case and its answer, as a row of the evidence."""
 
     case: Case
     answer: dict[str, Any]
@@ -116,7 +115,7 @@ class Answer(evidence.Row):
 
     @property
     def off(self) -> int:
-        """By how many accelerators it is off."""
+        """Error, in accelerators."""
         return abs(self.answer["max_accelerators"] - int(wanted(self.case, self.answer)))
 
     @property
@@ -151,7 +150,7 @@ class Answer(evidence.Row):
 
 
 def measure(bed: Bed) -> Iterator[Answer | Check]:
-    """Ask every case; of all, one in ten may be off by one, and each takes a fifth of the time at most."""
+    """Answer every case. One in ten may be off by one, and each may take a fifth of the time of full-length runs."""
     answers = []
     for case in CASES:
         answers.append(Answer(case, ask(case, bed.drive)))
@@ -160,10 +159,10 @@ def measure(bed: Bed) -> Iterator[Answer | Check]:
 
 
 def verdict(answers: Sequence[Answer]) -> Iterator[Check]:
-    """What must hold of all cases."""
-    offs = [one.off for one in answers]
-    exact = 100 * offs.count(0) / len(offs)
+    """Check the errors and times of all answers."""
+    errors = [answer.off for answer in answers]
+    exact = 100 * errors.count(0) / len(errors)
     yield Check("all", "exact", 100.0, exact, "%", within=10)
-    yield Check("all", "off by", 0.0, float(max(offs)), "accelerators", within=1)
-    share = 100 / min(one.times_faster for one in answers)
+    yield Check("all", "off by", 0.0, float(max(errors)), "accelerators", within=1)
+    share = 100 / min(answer.times_faster for answer in answers)
     yield Check("all", "time, of every count at full length", 0.0, share, "%", within=20)

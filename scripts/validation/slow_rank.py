@@ -1,4 +1,4 @@
-"""Rank 1 alone reads from a slow drive: `reader.data_loader=validation.slow_rank`, a loader as in docs/extending.md."""
+"""A loader (docs/extending.md) whose rank 1 reads from a slow drive: `reader.data_loader=validation.slow_rank`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SLOW_RANK, DELAY_SECONDS = 1, 0.04
 
 
 class SlowReader(posix.FileReader):
-    """One open file of a drive that answers one request at a time, so that more readers gain nothing."""
+    """An open file of a drive that serves one request at a time, so that more readers gain nothing."""
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         drive = os.open(os.path.dirname(os.readlink(f"/proc/self/fd/{self.descriptor}")), os.O_RDONLY)
@@ -40,6 +40,6 @@ class Loader(pytorch.Loader):
         if spec.rank == SLOW_RANK:
             slow = StorageSpec(type=__name__, direct=True)
             reading = {name: phase for name, phase in spec.phases.items() if not phase.fetch.reads_nothing}
-            slowed = {name: replace(one, fetch=replace(one.fetch, storage=slow)) for name, one in reading.items()}
+            slowed = {name: replace(phase, fetch=replace(phase.fetch, storage=slow)) for name, phase in reading.items()}
             spec = replace(spec, phases={**spec.phases, **slowed})
         super().__init__(spec)

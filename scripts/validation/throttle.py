@@ -1,10 +1,9 @@
-"""Limits of a block device, or of CPU time, for the processes of a group, by the kernel's own throttle.
+"""Limits a control group's (cgroup's) use of a block device, or of CPU time, by the kernel's throttles.
 
-cgroup v1: blkio.throttle.*_device (Documentation/admin-guide/cgroup-v1/blkio-controller.rst); measured within 1 % of
-what was asked at 50 to 500 MB/s and 500 to 10000 reads/s. cgroup v2: io.max (Documentation/admin-guide/cgroup-v2.rst).
-The throttle hands out slices of about 100 ms: below that, reads come in bursts.
-
-Both versions may be mounted; the controller is then in one of them. Of v2 the root's `+io` stays switched on.
+cgroup v1: blkio.throttle.*_device (Documentation/admin-guide/cgroup-v1/blkio-controller.rst); at limits of 50 to 500
+MB/s and 500 to 10000 reads/s, the rates were within 1 % of them. cgroup v2: io.max
+(Documentation/admin-guide/cgroup-v2.rst). The throttle works in slices of about 100 ms, within which reads come in
+bursts. If both versions are mounted, the controller is in one of them. In v2, `+io` stays enabled in the root group.
 """
 
 from __future__ import annotations
@@ -25,31 +24,31 @@ CPU_V1, CPU_V2 = "/sys/fs/cgroup/cpu", "/sys/fs/cgroup"
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """What a drive can do; 0 sets no limit."""
+    """Limits of a drive's speed; 0 is no limit."""
 
     read_bytes_per_second: int = 0
     reads_per_second: int = 0
     write_bytes_per_second: int = 0
-    """Of direct writes: those through the page cache are the kernel's own, and meet no limit of a group's."""
+    """Limits direct writes only: the kernel itself writes pages of the page cache, outside of any group."""
 
 
 @dataclass(frozen=True)
 class Root:
-    """Where groups that can limit block devices are made."""
+    """The folder in which groups that can limit block devices are made."""
 
     folder: str
     version: Literal[1, 2]
 
 
 class Throttle:
-    """A control group named `name` under a root; made by `make`, removed by who made it (the janitor)."""
+    """A control group named `name` under a root, which `make` makes, and the janitor removes."""
 
     def __init__(self, name: str, root: Root) -> None:
         self.cgroup = os.path.join(root.folder, name)
         self._v2 = root.version == 2
 
     def make(self) -> None:
-        """Make the group, without limits. Raises UserError where that is not allowed."""
+        """Make the group, without limits. Raises UserError if that is not permitted."""
         parent = os.path.dirname(self.cgroup)
         try:
             if self._v2:
@@ -83,7 +82,7 @@ def in_group(cgroup: str, argv: list[str]) -> list[str]:
 
 
 def throttle_root(mounts: str = MOUNTS) -> Root | None:
-    """Return where groups that can limit block devices are made; None when this kernel has no throttle."""
+    """Return the root of groups that can limit block devices; None if this kernel has no throttle."""
     with open(mounts) as lines:
         mounted = [line.split()[1:4] for line in lines]
     for folder, kind, options in mounted:
@@ -97,7 +96,7 @@ def throttle_root(mounts: str = MOUNTS) -> Root | None:
 
 
 def make_throttle(name: str) -> Throttle:
-    """Return the throttle, not made yet; raises UserError where there is none."""
+    """Return a throttle, whose group is not made yet; raises UserError if this kernel has none."""
     root = throttle_root()
     if root is None:
         raise UserError("this kernel has neither cgroup v1's blkio.throttle nor cgroup v2's io controller")
@@ -106,13 +105,13 @@ def make_throttle(name: str) -> Throttle:
 
 @contextlib.contextmanager
 def cpu_quota(cores: float) -> Iterator[str]:
-    """Make a group of so many cores' time, as a container's CPU limit is one; give its folder, and remove it.
+    """Make a control group with a CPU limit, like a container's; yield its folder, and remove it at the end.
 
     Documentation/scheduler/sched-bwc.rst, cgroup-v2.rst.
 
     Raises:
-        UserError: this kernel or container lets no such group be made.
-        DlemuError: it could not be removed.
+        UserError: this kernel or container does not permit such a group.
+        DlemuError: the group could not be removed.
     """
     is_v1, quota_us = os.path.exists(os.path.join(CPU_V1, "cpu.cfs_quota_us")), round(cores * CPU_PERIOD_US)
     cgroup = os.path.join(CPU_V1 if is_v1 else CPU_V2, f"dlemu-quota-{os.getpid()}-{os.urandom(4).hex()}")

@@ -8,8 +8,8 @@ from dlemu.config.schema import Model, Parallelism, Transformer
 
 
 def transformer(*, layers: int, tensor: int = 1, pipeline: int = 1, zero_stage: int = 0, **shape: Any) -> Model:
-    """Return a transformer; `shape` has what differs from a tiny one, `data` and `expert` of its parallelism too."""
-    cut = {key: shape.pop(key) for key in ("data", "expert") if key in shape}
+    """Return a tiny transformer with changes: its dimensions, and `data` and `expert` of its parallelism."""
+    parallelism = {key: shape.pop(key) for key in ("data", "expert") if key in shape}
     tiny: dict[str, Any] = {
         "vocab_size": 64,
         "hidden_size": 16,
@@ -20,7 +20,7 @@ def transformer(*, layers: int, tensor: int = 1, pipeline: int = 1, zero_stage: 
     return Model(
         type="transformer",
         num_layers=layers,
-        parallelism=Parallelism(tensor=tensor, pipeline=pipeline, zero_stage=zero_stage, **cut),
+        parallelism=Parallelism(tensor=tensor, pipeline=pipeline, zero_stage=zero_stage, **parallelism),
         transformer=Transformer(**(tiny | shape)),
     )
 
@@ -40,4 +40,4 @@ SMALL_WORDS = {
     "model.transformer": "{vocab_size: 512, hidden_size: 64, ffn_hidden_size: 128, num_attention_heads: 4}",
     "workflow": "{train: false, checkpoint: true}",
 }
-"""Overrides of a run that writes and reads checkpoints of a few megabytes."""
+"""Settings of a run that writes and reads checkpoints of a few megabytes."""

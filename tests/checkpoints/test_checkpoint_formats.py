@@ -65,7 +65,7 @@ def test_every_byte_of_every_file_is_said_once(form: str, shape: str) -> None:
     wanted = [tensor for rank in plan.ranks for shard in plan.shards(rank) for tensor in shard.tensors]
     found = [tensor for rank in plan.ranks for file in plan.files(rank) for _, tensor in file.tensors]
     assert set(found) <= set(wanted)
-    assert {tensor for tensor in wanted if tensor.part.copy == 0} <= set(found)
+    assert {tensor for tensor in wanted if tensor.part.duplicate == 0} <= set(found)
 
 
 @pytest.mark.parametrize("case", byte_oracle.cases(), ids=", ".join)

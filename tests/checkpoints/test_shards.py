@@ -201,7 +201,7 @@ def test_all_ranks_together_have_the_model_once(job: tuple[Model, Grid]) -> None
     whole: dict[str, list[Tensor]] = {}
     for shard in shards:
         for tensor in shard.tensors:
-            if tensor.part.copy == 0:
+            if tensor.part.duplicate == 0:
                 whole.setdefault(tensor.part.name, []).append(tensor)
     for tensors in whole.values():
         assert sorted(tensor.part.piece for tensor in tensors) == list(range(tensors[0].part.pieces))

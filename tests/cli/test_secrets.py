@@ -9,7 +9,7 @@ import pytest
 
 import dlemu
 from datagen.errors import UserError
-from datagen.withheld import without_secrets
+from datagen.withheld import redact_argv
 from dlemu.metrics.verdict import COMPLETED
 from tests.cli.test_first_steps import ended
 from tests.e2e.harness import start, wait
@@ -136,7 +136,7 @@ def test_no_message_quotes_a_secret(
     ],
 )
 def test_a_word_of_a_command_line(word: str, shown: str) -> None:
-    assert without_secrets([word]) == [shown]
+    assert redact_argv([word]) == [shown]
 
 
 def test_credentials_are_not_swept_over(tmp_path: Path) -> None:

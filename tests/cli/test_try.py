@@ -28,8 +28,8 @@ from tests.users_files import UsersFiles
 @pytest.fixture
 def drive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a user's files in it, and so little to read that a test does not take long."""
-    monkeypatch.setattr(look, "MOST_BYTES", 12_000_000)
-    monkeypatch.setattr(look, "LEAST_BYTES", 12_000_000)
+    monkeypatch.setattr(look, "MAX_BYTES", 12_000_000)
+    monkeypatch.setattr(look, "MIN_BYTES", 12_000_000)
     monkeypatch.setattr(look, "FIRST_BYTES", 100_000)
     monkeypatch.setattr(look, "READ_SECONDS", 0.0)
     monkeypatch.setattr(look, "PROBE_SECONDS", 0.1)

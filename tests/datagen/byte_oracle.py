@@ -1,7 +1,7 @@
-"""The bytes of one small file of each kind, and the calls by which it is read: `byte_oracle.json` has them.
+"""Records the bytes of a small file of each kind, and the calls by which it is read, in `byte_oracle.json`.
 
-`python -m tests.datagen.byte_oracle` writes that file anew and prints which entries changed; the diff belongs to the
-commit that changes them, with the reason.
+`python -m tests.datagen.byte_oracle` writes that file anew and prints which entries changed. Commit the diff together
+with the change of the code, and give the reason.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from tests.datagen.conftest import make
 from tests.datasets import format_named
 
 Entry = dict[str, str]
-"""Of one case: ending of each file -> its size and sum; way to read -> its calls."""
+"""An entry of a case: suffix of each file -> its size and checksum; each way of reading -> its calls."""
 ORACLE = Path(__file__).with_suffix(".json")
 MAKERS = {"hdf5": "h5py", "parquet": "pyarrow"}
-"""Of the formats whose bytes may differ between versions of a library: that library."""
+"""Format whose bytes may differ between versions of a library -> that library."""
 READERS = ("python", "numpy", "h5py", "pyarrow", "pillow")
-"""What decides which calls `reader.engine=library` makes."""
+"""Programs and libraries on whose versions the calls of `reader.engine=library` depend."""
 BUFFER_BYTES = 4096
-"""What the file system asks for (st_blksize), by which Python's files read."""
+"""The file system's block size (st_blksize), which Python's files use as their buffer size."""
 MOST_CALLS = 60
-"""Of a way to read; what follows is hashed."""
+"""Number of calls that are listed for a way of reading; further calls are hashed."""
 DATA_FILE = "img_0_of_1"
-"""How the names of the only data file and of its index files begin."""
+"""Prefix of the names of the only data file and its index files."""
 
 SHAPES: dict[str, dict[str, Any]] = {
     "one sample": {},
@@ -76,13 +76,13 @@ OWN_SHAPES: dict[str, dict[str, dict[str, Any]]] = {
 
 
 class Recorded(StorageBase):
-    """Another storage, of which each call to open, read or read ahead is noted."""
+    """Wraps a storage, and records its calls to open, read and read ahead."""
 
     def __init__(self, storage: StorageBase) -> None:
         super().__init__(storage.spec)
         self.alignment = storage.alignment
         self.calls: list[tuple[str, int, int]] = []
-        """What is called (nothing for a read, the file's ending for an open), offset and bytes."""
+        """Calls as (kind, offset, bytes); the kind is empty for a read, and has the file's suffix for an open."""
         self._storage = storage
 
     def open(self, path: str) -> Reader:
@@ -108,7 +108,7 @@ class _Remote(Recorded):
 
 
 class _RecordedReader(Reader):
-    """One file of a recorded storage."""
+    """A reader of a file that records its calls."""
 
     def __init__(self, reader: Reader, calls: list[tuple[str, int, int]]) -> None:
         super().__init__(reader.size_bytes)

@@ -1,4 +1,4 @@
-"""Small datasets to test on, and reading them."""
+"""Small datasets, and functions that read them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ make = make_files
 
 @pytest.fixture
 def small(tmp_path: Path) -> MakeSpec:
-    """Return a function that gives a spec of a few small npz files; keywords change it."""
+    """Return a function that returns a spec of a few small npz files; keyword arguments replace its fields."""
 
     def spec(**changes: Any) -> DatasetSpec:
         values: dict[str, Any] = {
@@ -40,13 +40,13 @@ def small(tmp_path: Path) -> MakeSpec:
 
 
 def fetch_of(spec: DatasetSpec, **options: Any) -> FetchSpec:
-    """Return how to read the training files of a dataset that was made."""
-    found = inspect(spec, storage=options.get("storage", FOLDERS))
-    return FetchSpec(found, found.train, **options)
+    """Return the spec for reading the training files of a dataset."""
+    dataset = inspect(spec, storage=options.get("storage", FOLDERS))
+    return FetchSpec(dataset, dataset.train, **options)
 
 
 def fetched(fetch: FetchSpec, samples: Samples, files: StorageBase | None = None) -> tuple[Fetched, list[bytes]]:
-    """Read a batch, from `files` if given; return what it took, and the bytes that came."""
+    """Read a batch, from `files` if given; return the result, and the bytes of each sample."""
     out = AlignedBuffer().view(fetch.slot_bytes(len(samples)))
     out[:] = b"\xaa" * len(out)
     result = Fetcher(fetch, files).fetch(samples, out)
@@ -56,5 +56,5 @@ def fetched(fetch: FetchSpec, samples: Samples, files: StorageBase | None = None
 @pytest.fixture
 def server() -> Iterator[Any]:
     """An S3 server that keeps its objects in memory."""
-    with own_server() as served:
-        yield served
+    with own_server() as object_server:
+        yield object_server

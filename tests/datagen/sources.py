@@ -1,4 +1,4 @@
-"""Files in memory for tests of single formats."""
+"""Writes and reads files in memory, for tests of single formats."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from datagen.storage import memory
 from tests.datasets import format_named
 
 FILE = 7
-"""Running index of the file that `written` makes."""
+"""Running index of the file that `written` writes."""
 CONTENT = Content(1)
 
 
@@ -23,7 +23,7 @@ class MemorySource(Source):
     _made = itertools.count()
 
     def __init__(self, data: bytes, path: str = "") -> None:
-        # Offsets are kept for a path: another file has another
+        # Each file has a path of its own, because offsets are cached by path.
         super().__init__(path or f"{next(self._made)}/file.dat", memory.MemoryReader(memoryview(data)))
 
 
@@ -32,12 +32,12 @@ def records_of(file_format: RecordFormat, data: bytes, count: int) -> list[bytes
     source = MemorySource(data)
     file = RecordInputs(source, count, lambda _number: None)
     opened = file_format.open_records(file._replace(offsets=file_format.locate(file)))
-    found = []
+    records = []
     for index in range(count):
         record = source.read(*opened.span(index, 1))
         ((start, size),) = opened.samples(index, 1, record, False)
-        found.append(bytes(record[start : start + size]))
-    return found
+        records.append(bytes(record[start : start + size]))
+    return records
 
 
 def job(name: str, shape: tuple[int, ...], **settings: Any) -> FileJob:
@@ -56,7 +56,7 @@ def written(file_format: FormatBase | SideFile, file_job: FileJob) -> bytes:
 
 
 def payload(start: int, stop: int, content: Content = CONTENT) -> bytes:
-    """Return what `written` puts into the samples of a job."""
+    """Return the content that `written` writes to the samples of a job."""
     out = bytearray(stop)
     content.fill(memoryview(out), FILE, 0)
     return bytes(out[start:])
@@ -69,5 +69,5 @@ def expected(file_job: FileJob) -> bytes:
 
 def record_file(spec: DatasetSpec, shape: tuple[int, int], side: int | None = None) -> bytes:
     """Return the bytes of a file of records, or of one of its side files."""
-    made = format_named(spec.format)
-    return written(made if side is None else made.sides[side], FileJob(spec, CONTENT, FILE, shape))
+    file_format = format_named(spec.format)
+    return written(file_format if side is None else file_format.sides[side], FileJob(spec, CONTENT, FILE, shape))

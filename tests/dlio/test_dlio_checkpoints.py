@@ -52,7 +52,7 @@ def published_run(*phases: str) -> DlioCheckpoints:
     )
     plan = plan_checkpoint(workload.model, workload.checkpoint, 8)
     run = ExportedCheckpoints(workload=workload, journal=journal, plan=plan, rows=np.concatenate(rows))
-    return DlioCheckpoints(run=run)
+    return DlioCheckpoints(exported=run)
 
 
 @pytest.mark.parametrize(

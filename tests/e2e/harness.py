@@ -1,4 +1,4 @@
-"""Running the real program as a user does, and what every end of it must leave behind: nothing."""
+"""Runs the real program as a user does, and checks that nothing is left behind when it ends."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ UNDER_MPI = [
     pytest.mark.mpi,
     pytest.mark.skipif(not os.path.exists(MPIRUN), reason="no mpirun in the environment; scripts/env dev installs one"),
 ]
-"""Marks of tests that start it."""
-DEADLINE_SECONDS = 240  # far beyond what any run takes: only a hang gets there
+"""Marks of tests that start mpirun."""
+DEADLINE_SECONDS = 240  # far longer than any run: only a hang takes so long
 
 LONG = ("train.epochs=1000", "timeout_seconds=120")
-"""For `small_run`: it would go on for minutes."""
+"""For `small_run`: a run of minutes, which the test ends."""
 PYTORCH = "reader.data_loader=pytorch"
 """For `small_run`, in tests of the real loader and its worker processes: importing torch takes two CPU seconds."""
 CEILING = "metric.ceiling_seconds=0.2"
-"""For `small_run`, in tests of what follows from a ceiling, or that end a run in any of its parts."""
+"""For `small_run`, in tests of the ceiling, or tests that end a run in any of its phases."""
 SLOW = ("reader.preprocess_time=0.1", "reader.preprocess=sleep", "train.epochs=1", "metric.au=0.9")
-"""Of a small run that does not pass."""
+"""For `small_run`: a run that does not pass."""
 
 
 def small_run(folder: Path, dataset: Path, *changes: str) -> list[str]:
-    """Overrides of a run of 3 ranks that takes a second of training: 8 steps an epoch, 2 epochs, readers as threads."""
+    """Return settings of a run of 3 ranks that trains for a second: 2 epochs of 8 steps, with threads as readers."""
     return [
         "workload=default",
         f"dataset.data_folder={dataset}",
@@ -57,17 +57,17 @@ def small_run(folder: Path, dataset: Path, *changes: str) -> list[str]:
         "reader.data_loader=threads",
         "train.computation_time=0.02",
         "metric.ceiling_seconds=0",
-        "metric.au=0.02",  # these tests are not about speed: a busy machine passes them too
-        "metric.cached=true",  # small datasets are served by memory
+        "metric.au=0.02",  # low, because tests must pass on a busy machine, too
+        "metric.cached=true",  # small datasets are in the page cache
         "output.report=false",
         "ranks=3",
         *changes,
     ]
 
 
-def without(words: Iterable[str], *settings: str) -> list[str]:
-    """Return the overrides but those of settings, or of whole sections."""
-    return [word for word in words if word.partition("=")[0] not in settings and word.partition(".")[0] not in settings]
+def without(overrides: Iterable[str], *names: str) -> list[str]:
+    """Return the overrides without those of some settings, or of whole sections."""
+    return [text for text in overrides if text.partition("=")[0] not in names and text.partition(".")[0] not in names]
 
 
 @dataclass(frozen=True)
@@ -80,15 +80,15 @@ class Ended:
 
     @property
     def ran(self) -> bool:
-        """It trained to its end: passed, or with a verdict that a busy machine left open or turned."""
+        """Whether it trained to its end: passed, or failed or was undecided, which a busy machine may cause."""
         return self.status in COMPLETED
 
     def assert_ran(self) -> None:
-        """Fail with what the run said on stderr unless it trained to its end."""
+        """Fail with the run's stderr unless it trained to its end."""
         assert self.ran, self.err
 
     def assert_ended(self, status: int, *messages: str) -> None:
-        """Fail unless the command ended with this status, said these messages on stderr, and showed no traceback."""
+        """Fail unless the command ended with this status, and with these messages and no traceback on stderr."""
         assert self.status == status, self.err
         assert "Traceback" not in self.err
         for message in messages:
@@ -103,30 +103,30 @@ def dlemu(*arguments: str, launcher: Sequence[str] = (), cwd: Path | None = None
 def start(
     *arguments: str, program: str = DLEMU, launcher: Sequence[str] = (), cwd: Path | None = None, **environment: str
 ) -> subprocess.Popen[str]:
-    """Start `dlemu`, or its other program, in a session of its own; an MPI launcher's count stands in for ranks=N."""
+    """Start a program in a session of its own; with an MPI launcher, which sets the number of ranks, omit ranks=N."""
     if any(os.path.basename(word) in ("mpirun", "mpiexec", "srun") for word in launcher):
         arguments = tuple(without(arguments, "ranks"))
-    whole = os.environ | environment
+    variables = os.environ | environment
     if program in (DLEMU, DLIO) and not launcher:
-        loaders = [word for word in arguments if word.startswith("reader.data_loader=")]
+        loaders = [argument for argument in arguments if argument.startswith("reader.data_loader=")]
         reads = program == DLIO or arguments[0] in ("train", "size", "sweep")
-        from_zygote = zygote(torch=reads and loaders[-1:] in ([], [PYTORCH]))
-        if from_zygote.can_run(whole):
-            return Forked(from_zygote, [program, *map(str, arguments)], str(cwd or Path.cwd()), whole)
+        parent = zygote(torch=reads and loaders[-1:] in ([], [PYTORCH]))
+        if parent.can_run(variables):
+            return Forked(parent, [program, *map(str, arguments)], str(cwd or Path.cwd()), variables)
     return subprocess.Popen(
         [*launcher, program, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=cwd,
-        env=whole,
+        env=variables,
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
     )
 
 
 def dlemu_with(folder: Path, constant: str, value: float) -> str:
-    """Write a program that is `dlemu` with another value of a constant (`module.NAME`); return its path."""
+    """Write a program that runs `dlemu` with another value of a constant (`module.NAME`); return its path."""
     program, module = folder / "dlemu", constant.rpartition(".")[0]
     program.write_text(
         f"#!{sys.executable}\nimport {module}\n{constant} = {value}\nfrom dlemu.__main__ import main\nmain()\n"
@@ -136,7 +136,7 @@ def dlemu_with(folder: Path, constant: str, value: float) -> str:
 
 
 def wait(process: subprocess.Popen[str]) -> Ended:
-    """Wait for the end; a run that hangs is killed and fails the test."""
+    """Wait for the end; if a run hangs, kill it and fail the test."""
     try:
         out, err = process.communicate(timeout=DEADLINE_SECONDS)
     except subprocess.TimeoutExpired:
@@ -147,7 +147,7 @@ def wait(process: subprocess.Popen[str]) -> Ended:
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait until the condition holds and return its value."""
+    """Wait until the condition is true, and return its value."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while time.monotonic() < deadline:
         value = condition()
@@ -158,7 +158,7 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 
 
 def training(folder: Path, ranks: int = 3) -> bool:
-    """Say whether every rank of a run has logged a step."""
+    """Return whether every rank of a run has logged a step."""
     logs = list((folder / "live").glob("rank_*.steps"))
     return len(logs) == ranks and all(len(read_log(str(log))) > 1 for log in logs)
 
@@ -171,22 +171,22 @@ def until_it_trains(process: subprocess.Popen[str], folder: Path, ranks: int = 3
 
 def summary(folder: Path) -> dict[str, Any]:
     """Return a run's summary.json."""
-    found: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return found
+    answer: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return answer
 
 
 def assert_one_run(folder: Path, per_host: Sequence[int], hosts: Sequence[str] = ()) -> dict[str, Any]:
-    """Fail unless a run is complete with so many ranks on each host; return its summary."""
-    found, nodes = summary(folder), json.loads((folder / "facts.json").read_text())["journal"]["rank_nodes"]
-    assert found["complete"] is True
+    """Fail unless a run is complete, with these numbers of ranks per host; return its summary."""
+    answer, nodes = summary(folder), json.loads((folder / "facts.json").read_text())["journal"]["rank_nodes"]
+    assert answer["complete"] is True
     assert [nodes.count(node) for node in range(max(nodes) + 1)] == per_host
-    assert set(found["each_sample_once"]) == {True}
-    assert not hosts or [host["host"] for host in found["environment"]["hosts"]] == list(hosts)
-    return found
+    assert set(answer["each_sample_once"]) == {True}
+    assert not hosts or [host["host"] for host in answer["environment"]["hosts"]] == list(hosts)
+    return answer
 
 
 def reported(folder: Path) -> Run:
-    """Return a run that failed, once `dlemu report` reads it: what is left of it may still be ending."""
+    """Return a failed run once `dlemu report` can read it, because some of its processes may still be ending."""
     until(lambda: dlemu("report", str(folder)).status == 0, "dlemu report")
     return read_run(str(folder))
 
@@ -206,7 +206,7 @@ def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 def maps(process: psutil.Process, name: str) -> bool:
-    """Say whether a process has a file mapped whose path has `name` in it."""
+    """Return whether a process maps a file whose path contains `name`."""
     try:
         return any(name in region.path for region in process.memory_maps())
     except psutil.Error:
@@ -214,12 +214,12 @@ def maps(process: psutil.Process, name: str) -> bool:
 
 
 def rank_of(parent: int, rank: int) -> psutil.Process:
-    """Return the forked process of a rank that trains: process ids start over now and then, so they tell no order."""
-    (found,) = (one for one in psutil.Process(parent).children() if maps(one, f"rank_{rank:05}.steps"))
-    return found
+    """Return the forked process of a training rank, by its step log, because process ids may not be in order."""
+    (process,) = (child for child in psutil.Process(parent).children() if maps(child, f"rank_{rank:05}.steps"))
+    return process
 
 
 def assert_gone(processes: list[psutil.Process]) -> None:
-    """Fail when one of the processes outlives its run."""
+    """Fail if one of the processes does not end."""
     _, alive = psutil.wait_procs(processes, timeout=30)
     assert [f"{process.pid} {process.name()}" for process in alive] == []

@@ -109,7 +109,7 @@ def test_a_service_without_streams_gets_its_run_from_python(dataset: Path, tmp_p
 
 def saying(text: str, *arguments: str) -> list[str]:
     """A command that says something."""
-    script = f"from dlemu.cli.outlets import lasting_outlets\nwith lasting_outlets(): print({text!a} * 100_000)"
+    script = f"from dlemu.cli.outlets import unfailing_streams\nwith unfailing_streams(): print({text!a} * 100_000)"
     return [sys.executable, "-c", script, *arguments]
 
 

@@ -1,4 +1,4 @@
-"""Stand-ins for the loop's neighbours: batches that come when told, and a communicator of ranks that never were."""
+"""Fakes of what the training loop uses: scripted batches, and a communicator with scripted other ranks."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -21,23 +21,23 @@ def trace(**changes: int) -> BatchTrace:
 
 
 def numbered(step: int) -> tuple[StepRecord, BatchTrace]:
-    """What makes a row that is the step's number in every column."""
+    """Return a record and a trace for a row with the step's number in every column."""
     return StepRecord(*[step] * len(StepRecord._fields)), BatchTrace(0, [], *[step] * (len(BatchTrace._fields) - 2))
 
 
 def sleeping(clock: FakeClock) -> Accelerator:
-    """An accelerator on a clock that takes no time."""
+    """Return an accelerator on a fake clock, whose computation takes no time."""
     return Accelerator(AcceleratorSpec(rank=0, seed=0, computation_time=NO_TIME, eval_time=NO_TIME), clock)
 
 
 def steps_of(compute_ns: Iterable[int], **changes: Any) -> StepRange:
-    """Return the first block's steps of training that compute for these times."""
+    """Return the steps of a first block of training, with these computation times."""
     times_ns = np.array([*compute_ns], dtype=np.int64)
     return StepRange(phase=TRAINING, epoch=1, block=1, first_step=1, compute_ns=times_ns, **changes)
 
 
 class ScriptedQueue(BatchQueue):
-    """Batches ready at the given times; the host waits for one that is not."""
+    """A queue of batches that are ready at these times; the host waits for a batch that is not."""
 
     def __init__(self, ready_ns: Iterable[int], clock: FakeClock) -> None:
         self._ready, self._time = iter(ready_ns), clock
@@ -53,7 +53,7 @@ class ScriptedQueue(BatchQueue):
 
 
 class ScriptedComm(Comm):
-    """One rank among others whose step ends are given; an all-reduce costs `latency_ns` on the host's clock."""
+    """Rank 0 of 2; the other's ends of steps are given. An all-reduce takes `latency_ns` on the host's clock."""
 
     rank, size, local_rank, local_size, node = 0, 2, 0, 2, 0
     hosts: tuple[str, ...] = ("here",)

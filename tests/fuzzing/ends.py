@@ -1,9 +1,9 @@
-"""Commands that are ended: one of their processes, by a signal, at a moment. A seed draws all three.
+"""Ends commands by a signal to one of their processes, or all, at a random moment.
 
-A moment is a share of the time that the command took when nothing happened, so a case of a seed comes near where it was
-when it is tried again, on the same machine. Whatever was drawn, the command ends in time and says why without a
-traceback, none of its processes and nothing in /dev/shm is left, what lies in its results' folder can be read, and
-files that a user has put into the folders it made are all there.
+The moment is a share of the time that the command takes undisturbed, so that a case with the same seed hits nearly the
+same moment on the same machine. Whatever is drawn, the command must end in time, and say why without a traceback. None
+of its processes, and nothing in /dev/shm, may be left. The results folder must be readable, and files that a user has
+put into folders of the command must be unchanged.
 """
 
 from __future__ import annotations
@@ -38,53 +38,53 @@ from tests.shared_memory import left_in_memory, shared_memory
 from tests.users_files import UsersFiles
 
 MARK = "DLEMU_ENDS_CASE"
-"""In the environment of all processes of a case: those that lost their parents are found by it."""
+"""Variable in the environment of all processes of a case, by which orphans are found."""
 MOST_SECONDS, MOST_SECONDS_IN_ALL = 150.0, 1200.0
-"""Far beyond `timeout_seconds` and what any of the commands takes; with the time in which others had the cores."""
+"""Limits of a command, and of all: far above `timeout_seconds` and the time of any command, even on a busy machine."""
 LEFT_SECONDS = 30.0
 _TIMEOUT = "timeout_seconds=30"
 _QUICK = (CEILING, "metric.scaling_seconds=0", _TIMEOUT)
 _CACHED_RANK = ("ranks=1", "metric.cached=true")
 _SIGNALS = (signal.SIGKILL,) * 4 + (signal.SIGSEGV, signal.SIGTERM)
 _WHOLE = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-"""What a terminal, a batch system or a container's end sends to all processes at once."""
+"""Signals that a terminal, a batch system or a container sends to all processes at once."""
 _ENDED = {130, 137, 139, 143, -signal.SIGINT, -signal.SIGTERM, -signal.SIGKILL, -signal.SIGSEGV}
-"""Of a command that a signal ended, or one of whose processes; mpirun has statuses of its own."""
+"""Statuses of a command that, or a process of which, was ended by a signal; mpirun has other statuses."""
 _MESSAGES = "dlemu: ", "Aborted", "failed: ", "the job ended ", "BAD TERMINATION", "[mpiexec@"
 _JOB = "/tests/job.py"
-"""A training that is recorded."""
+"""Path of the training script that is recorded."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """A case: what is ended, when, and how."""
+    """A case: the command, when and how it is ended, and which process."""
 
     command: str
     share: float
-    """Of the time that the command took undisturbed."""
+    """Moment, as a share of the time that the command takes undisturbed."""
     victim: float
-    """A share of its processes in the order of their ids; below 0: all at once."""
+    """Process, as a share of the command's processes in the order of their ids; below 0 for all at once."""
     signal: int
 
 
 def draw(seed: int, number: int, commands: list[str]) -> Ending:
-    """Return a case; equal arguments give equal ones."""
-    random_of = random.Random(f"ends {seed} {number}")
-    whole = random_of.random() < 0.2
+    """Return a random case; equal arguments give equal cases."""
+    generator = random.Random(f"ends {seed} {number}")
+    is_for_all = generator.random() < 0.2
     return Ending(
-        command=random_of.choice(commands),
-        share=random_of.uniform(0, 1.05),
-        victim=-1 if whole else random_of.random(),
-        signal=random_of.choice(_WHOLE if whole else _SIGNALS),
+        command=generator.choice(commands),
+        share=generator.uniform(0, 1.05),
+        victim=-1 if is_for_all else generator.random(),
+        signal=generator.choice(_WHOLE if is_for_all else _SIGNALS),
     )
 
 
 Command = Callable[[Path], list[str]]
-"""A command line for a folder of results; whatever else it makes begins with that folder's name."""
+"""Returns a command line with this folder of results; names of other folders it makes begin with the folder's."""
 
 
 def commands(sources: Path) -> dict[str, Command]:
-    """Return what measures the data in a folder."""
+    """Return name -> command for the data in a folder."""
     data = sources / "data"
     few = "ranks=2"
 

@@ -23,7 +23,7 @@ from datagen.verify import verify
 from dlemu.config import load
 from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.checkpoint.parts import exported
-from dlemu.jobs.checkpoint.run import read_checkpoint_run
+from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.jobs.training.parts import figures
 from dlemu.jobs.training.result import read_run
@@ -129,7 +129,7 @@ def checkpoints_interface(folder: Path) -> Case:
 
     def read(copy: str) -> None:
         with contextlib.suppress(DlemuError):
-            _ = exported(read_checkpoint_run(copy)).rows
+            _ = exported(CHECKPOINTS.read(copy)).rows
         with contextlib.suppress(DlemuError):
             decode_versioned(f"{copy}/summary.json", CheckpointSummary)
 

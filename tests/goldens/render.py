@@ -1,7 +1,7 @@
-"""What dlemu makes of saved results: numbers and codes of each kind, and the few texts that people see most.
+"""Renders saved results for comparison with goldens: numbers and codes of each kind, and the most important texts.
 
-`results/` holds a small real result of every kind. Everything here is recomputed from them by today's code, with a
-copy of them as the current folder, so no path of this host gets into a text.
+`results/` has a small real result of every kind. Numbers and texts are recomputed from them by the current code, in a
+copy as the current folder, so that no path of this host gets into a text.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ RESULTS, EXPECTED = HERE / "results", HERE / "expected"
 WIDTH = 100
 
 KINDS = ("train", "checkpoint", "size", "sweep", "compare", "predict_rate", "probe")
-"""Results whose numbers and codes are kept: one of each kind."""
+"""Results whose numbers and codes are compared: one of each kind."""
 
 SHOWN = ("train", "train_objects", "checkpoint", "size", "compare", "predict_rate")
-"""Results whose text on the terminal is kept: a pass, a fail, and one of each other kind."""
+"""Results whose text on the terminal is compared: a pass, a fail, and one of each other kind."""
 
 
 def goldens() -> dict[str, Callable[[], str]]:
-    """Return a function for each file in `expected/`; call them where `surroundings` hold."""
+    """Return a function for each file in `expected/`, to be called within `surroundings`."""
     makers: dict[str, Callable[[], str]] = {f"{name}.json": partial(numbers, name) for name in KINDS}
     return makers | {f"{name}.terminal.txt": partial(terminal, name) for name in SHOWN}
 
 
 @contextlib.contextmanager
 def surroundings(results: Path) -> Iterator[None]:
-    """Make a copy of `results/` the current folder, and UTC the time zone: ends of runs are read in the reader's."""
+    """Change to a copy of `results/`, and to the time zone UTC, because texts have ends of runs in local time."""
     with contextlib.chdir(results), patch.dict(os.environ, TZ="UTC"):
         time.tzset()
         yield
@@ -51,10 +51,10 @@ def surroundings(results: Path) -> Iterator[None]:
 
 
 def numbers(folder: str) -> str:
-    """Return the numbers and codes of a result as JSON, without its sentences; of a run its summary, computed anew."""
+    """Return the numbers and codes of a result, or of a run's recomputed summary, as JSON without sentences."""
     result = dlemu.load_result(folder)
-    told = msgspec.to_builtins(getattr(result, "summary", result))
-    text = msgspec.json.format(msgspec.json.encode(_without_sentences(told)), indent=2).decode() + "\n"
+    answer = msgspec.to_builtins(getattr(result, "summary", result))
+    text = msgspec.json.format(msgspec.json.encode(_without_sentences(answer)), indent=2).decode() + "\n"
     # 12 digits of each float: the last ones of a sum depend on the processor's vector units.
     return re.sub(r"-?\d+\.\d{8,}(e[-+]?\d+)?", lambda found: f"{float(found.group()):.12g}", text)
 
@@ -73,7 +73,7 @@ def _is_sentence(value: object) -> bool:
 
 
 def terminal(folder: str) -> str:
-    """Return what the command that measured the result prints of it."""
+    """Return what the command that measured the result prints."""
     text, result, kind = io.StringIO(), dlemu.load_result(folder), kind_of(folder)
     assert kind is not None
     show(kind, getattr(result, "summary", result), folder, Console(width=WIDTH, file=text, color_system=None))

@@ -1,4 +1,4 @@
-"""Writes what the code makes of the results today: `python -m tests.goldens.write`. Read the diff before you commit."""
+"""Writes the goldens anew, by the current code: `python -m tests.goldens.write`. Read the diff before you commit."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tests.parts import of_parts
 
 
 def main() -> None:
-    """Make every file in `expected/` anew, and remove those that are no more."""
+    """Write every file in `expected/` anew, and remove others."""
     makers = goldens()
     with tempfile.TemporaryDirectory() as folder, surroundings(shutil.copytree(RESULTS, Path(folder, "results"))):
-        made = {name: make() for name, make in makers.items()}
+        texts = {name: make() for name, make in makers.items()}
     EXPECTED.mkdir(exist_ok=True)
     for path in EXPECTED.iterdir():
-        if path.name not in made:
+        if path.name not in texts:
             path.unlink()
-    for name, text in made.items():
+    for name, text in texts.items():
         (EXPECTED / name).write_text(text)
-    print(f"{len(made)} files in {EXPECTED}")
+    print(f"{len(texts)} files in {EXPECTED}")
     for folder in of_parts("RESULTS").values():
         folder.with_suffix(".json").write_text(numbers(str(folder)))
 

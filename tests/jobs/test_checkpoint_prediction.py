@@ -14,7 +14,6 @@ from datagen.errors import UserError
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.cli.predict import command
 from dlemu.config import load
-from dlemu.jobs.checkpoint.analyse import snapshot_seconds
 from dlemu.jobs.checkpoint.prediction import (
     WATCHDOG,
     CheckpointPrediction,
@@ -24,7 +23,7 @@ from dlemu.jobs.checkpoint.prediction import (
     run_prediction,
     throughput,
 )
-from dlemu.jobs.checkpoint.summary import PhaseSummary, TrainingCost
+from dlemu.jobs.checkpoint.summary import PhaseSummary, TrainingCost, snapshot_seconds
 from dlemu.metrics.checkpoint_rates import GIB, cost_percent
 from dlemu.report.page import write_page
 from dlemu.results.drive import OUTSIDE

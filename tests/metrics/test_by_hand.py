@@ -12,17 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlemu.config import load
-from dlemu.jobs.checkpoint.analyse import (
-    BUSY_PERCENT,
-    FROM_MEMORY_PERCENT,
-    STARVED_PERCENT,
-    THREAD_PERCENT,
-    WAIT_PERCENT,
-    judge,
-)
+from dlemu.jobs.checkpoint.analyse import STARVED_PERCENT, THREAD_PERCENT, WAIT_PERCENT, judge
 from dlemu.jobs.checkpoint.summary import Caveat
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.au import BlockTimes, Rated, over_blocks, over_ranks, rate_fork, rate_v1, rate_v2, rate_v3
+from dlemu.metrics.cache import NOT_READ_PERCENT
 from dlemu.metrics.checkpoint_rates import (
     GIB,
     asynchronous_au_percent,
@@ -35,6 +29,7 @@ from dlemu.metrics.checkpoint_rates import (
 )
 from dlemu.metrics.demand import demand, row_group_reads
 from dlemu.metrics.findings import Code, Finding
+from dlemu.metrics.limit import BUSY_PERCENT
 from dlemu.metrics.loss import find_causes, work_of, worker_time
 from tests.results.handmade import checkpoint_run
 from tests.runs import present
@@ -277,7 +272,7 @@ FEW_THREADS = Finding.of(Caveat.TOO_FEW_THREADS, "caution", setting="checkpoint.
             "medium",
             None,
         ),
-        (READ | {"from_storage_percent": FROM_MEMORY_PERCENT}, "storage", "medium", None),
+        (READ | {"from_storage_percent": NOT_READ_PERCENT}, "storage", "medium", None),
         (READ | {"from_storage_percent": 3.0}, "page cache", "high", None),
         ({"starved_percent": STARVED_PERCENT}, "emulator", "medium", None),
         ({"starved_percent": 30.1} | FULL, "emulator", "high", None),

@@ -26,7 +26,7 @@ from dlemu.metrics.cache import (
 )
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.rates import Intervals, Mean, mean_within
-from dlemu.metrics.rows import in_order, steps_of
+from dlemu.metrics.rows import as_table, steps_of
 from dlemu.plan.samples import RankPlan, hash_samples
 from tests.metrics.test_loss import make_steps
 from tests.plan.plans import make_plan
@@ -338,10 +338,10 @@ def test_rates_over_all_time_give_the_amounts(intervals: list[tuple[float, float
 
 def test_ranks_that_were_cut_short_share_the_steps_they_have() -> None:
     rows = make_steps([[0.0, 5.0, 1.0]] * 4)
-    table = in_order(rows[(rows["rank"] != 1) | (rows["step"] < 3)])
+    table = as_table(rows[(rows["rank"] != 1) | (rows["step"] < 3)])
     steps = steps_of(table)
     assert steps.count == 4
-    assert steps.sum(1).tolist() == [3, 3, 2, 2]
+    assert steps.row_counts.tolist() == [3, 3, 2, 2]
     assert steps.maximum(table["wait_ns"]).tolist() == [5e6, 5e6, 1e6, 1e6]
     assert table["rank"][steps.argmin(-table["wait_ns"])].tolist() == [1, 1, 2, 2]
     assert table["rank"][steps.argmin()].tolist() == [0] * 4

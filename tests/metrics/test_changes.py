@@ -23,7 +23,7 @@ from dlemu.metrics.changes import (
     not_steady,
 )
 from dlemu.metrics.rates import Floats
-from dlemu.metrics.rows import in_order
+from dlemu.metrics.rows import as_table
 from tests.validation.virtual_drives import Drive, Request, Training, link, train
 
 WINDOW, MB = 0.25, 1_000_000
@@ -102,7 +102,7 @@ def test_a_drive_that_changes_is_told_by_what_it_gave_when_it_was_waited_for(
 def test_epochs_that_begin_with_a_burst_are_no_changes(demand: float) -> None:
     rows = steps_on(lambda second: 100, demand=demand, steps=300, epochs=4)
     assert find_speed_changes(rows) == ()
-    assert find_stalls(rows) == ()
+    assert find_stalls(as_table(rows)) == ()
 
 
 def test_reads_that_became_faster_cost_nothing_where_only_a_stall_made_accelerators_wait() -> None:
@@ -112,8 +112,8 @@ def test_reads_that_became_faster_cost_nothing_where_only_a_stall_made_accelerat
         return 1 / (120 if request.at_seconds < 0.6 else 400) + (5 - request.at_seconds) * (3 <= request.at_seconds < 5)
 
     rows = steps_of(Drive(channels=1, serve=serve), demand=100)
-    assert [round(stall.seconds) for stall in find_stalls(rows)] == [2]
-    assert find_read_change(in_order(rows), preprocesses=False) is not None
+    assert [round(stall.seconds) for stall in find_stalls(as_table(rows))] == [2]
+    assert find_read_change(as_table(rows), preprocesses=False) is not None
     assert find_speed_changes(rows) == ()
 
 
@@ -220,12 +220,12 @@ def test_a_stall_by_hand() -> None:
     rows["free_ns"][11:] += 3 * 10**9
     rows["wait_ns"][10] += 3 * 10**9
     rows["read_ns"][10] += 3 * 10**9
-    (stall,) = find_stalls(rows)
+    (stall,) = find_stalls(as_table(rows))
     assert (stall.at_seconds, stall.seconds) == pytest.approx((5.0, 3.5))
     unread = rows.copy()
     unread["read_ns"][10] = 10**9
-    assert find_stalls(unread) == (), "who reads nothing shows nothing of the storage"
+    assert find_stalls(as_table(unread)) == (), "who reads nothing shows nothing of the storage"
     unwanted = rows.copy()
     unwanted["wait_ns"] = 0
-    assert find_stalls(unwanted) == ()
-    assert find_stalls(reads([100.0] * 20)) == find_stalls(rows[:0]) == ()
+    assert find_stalls(as_table(unwanted)) == ()
+    assert find_stalls(as_table(reads([100.0] * 20))) == find_stalls(as_table(rows[:0])) == ()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.metrics.loss import Loss, emulated_percent, loss_percent
-from dlemu.metrics.rows import in_order
+from dlemu.metrics.rows import as_table
 from dlemu.metrics.stragglers import find_slow_folders, find_stragglers
 from dlemu.plan.samples import RankPlan, hash_samples
 from tests.plan.plans import make_plan
@@ -208,10 +208,10 @@ def test_a_table_has_the_rows_of_an_array_in_order_and_its_blocks_ends_can_be_le
     ordered = some[np.lexsort([some[name] for name in ("step", "block", "phase", "epoch", "rank")])]
     keys = np.stack([ordered[name] for name in ("rank", "epoch", "phase", "block")])
     blocks = np.split(ordered, np.flatnonzero((keys[:, 1:] != keys[:, :-1]).any(axis=0)) + 1)
-    table = in_order(some)
+    table = as_table(some)
     assert np.array_equal(np.asarray(table), ordered)
     remaining = np.concatenate([block[first : max(first, len(block) - last)] for block in blocks])
-    assert np.array_equal(np.asarray(table.trimmed(first, last)), remaining)
+    assert np.array_equal(np.asarray(kept_rows(table, first, last)), remaining)
     places = random.permutation(len(ordered))[::2]
     for name in STEP_DTYPE.names or ():
         assert np.array_equal(table[places][name], ordered[name][places])

@@ -19,6 +19,7 @@ from dlemu.metrics.au import (
     sustained_au,
     uncertainty_of,
 )
+from dlemu.metrics.rows import as_table
 from dlemu.metrics.t_interval import estimate, percent_interval
 from dlemu.metrics.verdict import Evidence, judge
 from tests.runs import present
@@ -28,7 +29,7 @@ C = 100_000_000
 
 
 def only_supply_of(rows: StepRows) -> Supply:
-    (supply,) = supplies_of(rows)
+    (supply,) = supplies_of(as_table(rows))
     return supply
 
 
@@ -129,7 +130,7 @@ def test_of_an_epoch_read_at_once_the_least_is_known() -> None:
     rows["block"], rows["step"] = 1, [1, 2, 3, 4]
     rows["started_ns"], rows["finished_ns"] = 0, np.array([20, 20, 20, 20]) * S
     rows["free_ns"], rows["wait_ns"] = np.array([0, 24, 28, 32]) * S, np.array([20, 0, 0, 0]) * S
-    assert only_supply_of(rows) == Supply(read_ns=16 * S, time_ns=20 * S, edge_ns=0, at_least=True)
+    assert only_supply_of(rows) == Supply(read_ns=16 * S, time_ns=20 * S, edge_ns=0, is_lower_bound=True)
     assert not is_supply_known(rows)
     kept = kept_rows(rows, 1, 0)
     assert au_percent(kept) == 100
@@ -168,7 +169,7 @@ def test_a_supply_by_hand() -> None:
     assert only_supply_of(by_hand(clock_s=1000)) == only_supply_of(by_hand())
     # The checkpoint, from 14 to 44 s, is left out, and so is the second that the reader worked in it: none here.
     assert only_supply_of(by_hand(pause_s=30)).time_ns == 14 * S + 1 * S
-    assert supplies_of(by_hand()[:0]) == []
+    assert supplies_of(as_table(by_hand()[:0])) == []
     assert np.isnan(Supply(read_ns=0, time_ns=0).percent)
 
 

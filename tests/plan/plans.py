@@ -1,4 +1,4 @@
-"""Small plans of an epoch's samples for tests; keywords change what differs from these."""
+"""Makes small plans of an epoch's samples; keyword arguments replace their fields."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.prediction.batches import batch_bytes, bytes_by_file, planned_job
 from dlemu.jobs.training.prediction.calibration import Calibration, CurvePoint, flat, given_speed, throughputs
 from dlemu.jobs.training.prediction.event_model import EpochInput, HostCosts, simulate
-from dlemu.jobs.training.prediction.from_reads import Reads, calibrate_from_levels, work_quantiles
+from dlemu.jobs.training.prediction.from_reads import Reads, calibrate_from_levels, cost_quantiles
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.model_run import MIN_STEPS, Model, ModelRun
 from dlemu.jobs.training.prediction.prediction import Prediction
@@ -83,7 +83,7 @@ def trained(drive: Drive, workload: Workload, ranks: int, seed: int) -> ModelRun
         simulated_steps=asked.steps,
         planned_steps=asked.steps,
         read_ahead=False,
-        storage_percent=100.0,
+        max_sustained_percent=100.0,
     )
 
 
@@ -156,7 +156,7 @@ def test_a_probe_says_what_its_levels_say_together() -> None:
         source="a probe of virtual with 1, 2, 4 readers",
         curve=(CurvePoint(1, 100.0), CurvePoint(2, 180.0), CurvePoint(4, 200.0)),
         half_width_percent=100 * abs(150 / 180 - 1) * 0.5,
-        work=work_quantiles([Reads(rows["begin_ns"] / 1e9, rows["end_ns"] / 1e9, rows["app_bytes"], rows["reader"])]),
+        work=cost_quantiles([Reads(rows["begin_ns"] / 1e9, rows["end_ns"] / 1e9, rows["app_bytes"], rows["reader"])]),
         samples_per_read=2,
         sample_bytes=1e6,
         bytes_factor=1e6 / float(bytes_by_file(job.workload.dataset).mean()),
@@ -196,7 +196,7 @@ MB = 1e6
 def scene(ranks: int = 2, steps: int = 100, **changes: Any) -> EpochInput:
     shape = (ranks, steps)
     settings: dict[str, Any] = {
-        "work_bytes": np.full(shape, MB),
+        "weighted_bytes": np.full(shape, MB),
         "decode_seconds": np.zeros(shape),
         "compute_seconds": np.full(shape, 0.02),
         "rate": throughputs(flat(100.0), 64),
@@ -268,7 +268,7 @@ def test_no_rule_of_a_loader_is_broken(
     made = scene(
         ranks,
         steps,
-        work_bytes=random.exponential(MB, shape),
+        weighted_bytes=random.exponential(MB, shape),
         decode_seconds=random.exponential(0.005, shape) * decodes,
         sleep_seconds=random.exponential(0.005, shape) if sleeps else None,
         compute_seconds=random.uniform(0, 0.03, shape),
@@ -289,9 +289,9 @@ def test_no_rule_of_a_loader_is_broken(
         later = times.started[:, window:] - times.ready[:, : -window or None]
         assert (later >= -near).all(), "no more batches ahead than the window"
     busy = (times.read - times.started).sum()
-    assert made.work_bytes.sum() <= 100 * MB * busy + 1, "the storage gives no more than it has"
+    assert made.weighted_bytes.sum() <= 100 * MB * busy + 1, "the storage gives no more than it has"
     span = times.read.max() - times.started.min()
-    assert made.work_bytes.sum() <= 100 * MB * span * (1 + near) + 1
+    assert made.weighted_bytes.sum() <= 100 * MB * span * (1 + near) + 1
 
 
 AT_ONCE = given_speed(10_000.0, cores=2)

@@ -1,4 +1,4 @@
-"""A file to read, and programs in the place of fio."""
+"""A file to read, and fake fio programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def install_fio(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Return a function that has a script stand for fio; it returns the script's folder."""
+    """Return a function that installs a script as fio, and returns its folder."""
 
     def install(script: str) -> Path:
         program = tmp_path_factory.mktemp("program") / "fio"

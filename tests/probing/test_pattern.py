@@ -245,7 +245,7 @@ def test_a_level_reads_no_more_than_leaves_the_page_cache_cold(changes: dict[str
     reader = replace(Reader(batch_size=1, sample_shuffle="seed"), **of_reader)
     job = make_job(ranks=1, dataset=dataset, reader=reader)
     job = replace(job, dataset=replace(job.dataset, total_bytes=int(25_000 * dataset.record_length_bytes)))
-    assert pattern._max_reads(job, samples=1, readers=2) == most
+    assert pattern._max_reads(job, samples_per_read=1, readers=2) == most
 
 
 @pytest.mark.parametrize(("streams", "reads"), [(False, [[1, 3, 5], [2, 4, 6]]), (True, [[1, 2, 3], [4, 5, 6]])])
@@ -266,7 +266,7 @@ def test_readers_share_an_epoch_as_a_loader_s_workers_do(
     for number, wanted in enumerate(reads):
         made.clear()
         comm: Any = SimpleNamespace(rank=number, all_reduce_max=lambda value: value)
-        pattern._read(comm, job, spec, readers=2, steps=6, seconds=60.0)
+        pattern._read(comm, job, spec, readers=2, max_reads=6, seconds=60.0)
         assert made == wanted
 
 

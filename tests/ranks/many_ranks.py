@@ -1,4 +1,4 @@
-"""Several ranks for one test: as threads for what crosses sockets, as processes for what ends."""
+"""Runs several ranks in a test, as threads that communicate by sockets."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dlemu.ranks.comm import HostRanks, connected
 Result = TypeVar("Result")
 
 PATIENCE_SECONDS = 120.0
-"""How long a test waits for what should take milliseconds: only a hang is that slow."""
+"""Timeout of what should take milliseconds: only a hang takes so long."""
 
 
 def in_threads(
     size: int, work: Callable[[Comm], Result], timeout_seconds: float = PATIENCE_SECONDS
 ) -> list[Result | Exception]:
-    """Return what each rank's `work` returned or raised."""
+    """Run `work` on each rank; return the results or exceptions."""
 
     def run(comm: Comm) -> Result | Exception:
         try:
@@ -40,7 +40,7 @@ def comms(size: int, timeout_seconds: float = PATIENCE_SECONDS) -> list[Comm]:
 
 
 def lives(process: int) -> bool:
-    """Say whether a process runs; one that ended but was not reaped yet does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return bool(psutil.Process(process).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""Ranks as threads, linked by queues whose messages take a time that is set: nothing here depends on sockets."""
+"""Ranks as threads, connected by queues with a given latency, without sockets."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dlemu.machine.clock import FakeClock
 from dlemu.ranks.comm import Comm, Connection, Frame, HostRanks
 
 PATIENCE_SECONDS = 60.0
-"""Only a hang is that slow: messages take microseconds."""
+"""Far longer than messages take: only a hang takes so long."""
 Result = TypeVar("Result")
 Pipe = queue.Queue[tuple[Frame, int, int]]
 
 
 class TimedLink(Connection):
-    """A link of which each frame arrives `hop_ns` after it was sent, by the clock of the rank that has the link."""
+    """A link on which a frame arrives `hop_ns` after it was sent, by the clock of the link's rank."""
 
     def __init__(self, incoming: Pipe, outgoing: Pipe, clock: FakeClock, hop_ns: int) -> None:
         self._incoming, self._outgoing = incoming, outgoing

@@ -120,7 +120,7 @@ def main() -> None:
         sys.exit(joined)
     real_ns = time.monotonic_ns
     later = mock.patch("time.monotonic_ns", side_effect=lambda: real_ns() - joined.node * BOOTED_LATER_NS)
-    with later, mock.patch("dlemu.ranks.launcher._PIECE_BYTES", PIECE_BYTES):
+    with later, mock.patch("dlemu.ranks.launcher._CHUNK_BYTES", PIECE_BYTES):
         ends = run_ranks(
             joined.ranks, lambda comm: run(comm, scenario, argument, before), timeout_seconds=timeout_seconds
         )

@@ -99,7 +99,7 @@ def test_a_process_that_is_stopped_and_one_that_gets_signals_stop_no_rank() -> N
 def test_a_leader_that_is_killed_or_stopped_ends_those_who_wait(
     number: int, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
-    monkeypatch.setattr(host_module, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(host_module, "_CHECK_SECONDS", 0.02)
 
     def lead(host: Host) -> None:
         host.set_timeout(0.1)

@@ -217,7 +217,7 @@ def test_a_second_signal_to_stop_ends_the_grace_of_ranks_that_heed_nothing(numbe
 
     begun, before = time.monotonic(), signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever a `nohup` handed down
     try:
-        ends = run_ranks(2, main, timeout_seconds=LONG_SECONDS, grace_seconds=LONG_SECONDS, on_look=stop)
+        ends = run_ranks(2, main, timeout_seconds=LONG_SECONDS, grace_seconds=LONG_SECONDS, on_tick=stop)
     finally:
         signal.signal(signal.SIGHUP, before)
     cause = first_failure(ends)

@@ -91,7 +91,7 @@ def test_payloads_of_any_length_cross_hosts() -> None:
         payload = bytes([leaders.node]) * (10 * leaders.node)
         return leaders.gather(payload), leaders.broadcast(b"from 0" * 5 if leaders.node == 0 else b"")
 
-    with mock.patch("dlemu.ranks.launcher._PIECE_BYTES", 7):
+    with mock.patch("dlemu.ranks.launcher._CHUNK_BYTES", 7):
         found = together(3, work)
     assert found[0] == ([b"", b"\1" * 10, b"\2" * 20], b"from 0" * 5)
     assert found[1:] == [([], b"from 0" * 5)] * 2

@@ -1,4 +1,4 @@
-"""Results made by hand, with telemetry, for tests of pages and figures."""
+"""Makes results with telemetry, without running anything, for tests of pages and figures."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ DISK = DeviceFacts(probe="block", name="nvme0n1", kind="disk", counted=True, siz
 
 
 def hand_made_run(*, folder: str = "results/x", telemetry: bool = True, failure: str | None = None, **job: Any) -> Run:
-    """A run, complete unless it has a `failure`; `job` is `make_job`'s and `make_log`'s."""
+    """Return a run, complete unless it has a `failure`; `job` has arguments of `make_job` and `make_log`."""
     clocks = {key: job.pop(key) for key in ("rank_nodes", "skew_ns") if key in job}
-    made = make_job(folder=folder, **job)
-    log = make_log(made, **clocks)
-    return make_run(made, replace(log, telemetry=telemetry_of(log)) if telemetry else log, failure)
+    whole_job = make_job(folder=folder, **job)
+    log = make_log(whole_job, **clocks)
+    return make_run(whole_job, replace(log, telemetry=telemetry_of(log)) if telemetry else log, failure)
 
 
 def with_summary(run: Run, **changes: Any) -> Run:
-    """The run with another summary than its own, to see what is made of it."""
+    """Return the run with changes of its summary."""
     changed = replace(run)
     vars(changed)["summary"] = replace(run.summary, **changes)
     return changed
@@ -47,12 +47,12 @@ def write_run(folder: Path, **run: Any) -> Path:
 
 
 def telemetry_of(log: RunLog) -> tuple[HostTelemetry, ...]:
-    """Readings of every probe that a figure looks at, over the whole run, on each host by its own clock."""
+    """Return telemetry of all probes that figures use, over the whole run, on each host by its own clock."""
     hosts = []
-    for node, each in enumerate(log.journal.hosts):
+    for node, facts in enumerate(log.journal.hosts):
         ranks = np.flatnonzero(np.array(log.journal.rank_nodes) == node)
         stamps = log.rows["free_ns"][np.isin(log.rows["rank"], ranks)]
-        hosts.append(handmade.host(stamps.min(), stamps.max(), node, _READINGS, devices=(DISK,), host=each.host))
+        hosts.append(handmade.host(stamps.min(), stamps.max(), node, _READINGS, devices=(DISK,), host=facts.host))
     return tuple(hosts)
 
 
@@ -70,7 +70,7 @@ _READINGS = {(*of, name): value for of, values in _OF_PROBES.items() for name, v
 
 
 def write_size(folder: Path) -> Path:
-    """Write what a search for the largest count leaves (docs/sizing.md): 8 accelerators pass, 9 do not."""
+    """Write the result of a search for the largest count (docs/sizing.md): 8 accelerators pass, 9 do not."""
     limit = Limit(what="storage", confidence="high", evidence=("the device was busy 99 % of the time",))
     tried = ((4, 99.6), (8, 98.4), (9, 88.0), (9, 88.4), (8, 97.9))
     trials = [make_trial(count, [au - 1, au + 1] * 4, limited_by=limit, folder="trial-01") for count, au in tried]
@@ -81,7 +81,7 @@ def write_size(folder: Path) -> Path:
 
 
 def write_sweep(folder: Path) -> Path:
-    """Write what a sweep of two drives over accelerators leaves, with one point that failed."""
+    """Write the result of a sweep over accelerators on two drives, with one failed point."""
 
     def point(drive: str, ranks: int, figures: JobFigures | None) -> SweepPoint:
         settings = {"dataset.data_folder": drive, "ranks": str(ranks)}

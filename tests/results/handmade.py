@@ -1,4 +1,4 @@
-"""Runs made by hand that between them have most of what a summary can say."""
+"""Makes results of checkpoints without running them; together they have most of what a summary can contain."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def host(
     grows: float = 0.001,
     **changes: Any,
 ) -> HostTelemetry:
-    """A host that was read every 100 ms; each reading is its number, 0.1 % more from one to the next."""
+    """Return a host's telemetry, read every 100 ms; each value grows by 0.1 % (`grows`) per reading."""
     times = np.arange(begin_ns - 300 * MS, end_ns + 300 * MS, 100 * MS)
     growth = 1 + grows * np.arange(len(times), dtype=np.float64)
     facts: dict[str, Any] = {"probes": ("cpu", "block"), "notes": ("said of all", f"said of {node}")}
@@ -66,9 +66,9 @@ READINGS = {
 
 
 def changed(job: TrainingJob, **sections: dict[str, Any]) -> TrainingJob:
-    """The job with settings of its workload changed, section by section."""
-    parts = {name: replace(getattr(job.workload, name), **keys) for name, keys in sections.items()}
-    return replace(job, workload=replace(job.workload, **parts))
+    """Return the job with changed settings of its workload's sections."""
+    changed_sections = {name: replace(getattr(job.workload, name), **keys) for name, keys in sections.items()}
+    return replace(job, workload=replace(job.workload, **changed_sections))
 
 
 # checkpoints alone
@@ -82,12 +82,12 @@ _SMALL = {
 
 
 def _io_rows(ranks: int, order: list[tuple[int, int]], size_bytes: int) -> IoRows:
-    """Rows of a rank's two files and its whole part, of each (phase, checkpoint) in order; no two figures are alike."""
+    """Return rows of each (phase, checkpoint) in order: two files of each rank, and their sum; all values differ."""
     rows = []
-    for place, (phase, checkpoint) in enumerate(order):
+    for index, (phase, checkpoint) in enumerate(order):
         for rank in range(ranks):
-            begin_ns = (100 + 10 * place) * S + rank * 3 * MS
-            took_ns = (2 + place + rank) * S // 2
+            begin_ns = (100 + 10 * index) * S + rank * 3 * MS
+            took_ns = (2 + index + rank) * S // 2
             for file in (0, 1, WHOLE):
                 part = 1.0 if file == WHOLE else 0.25 + 0.5 * file
                 row = dict.fromkeys(IO_COLUMNS, 0) | {
@@ -110,7 +110,7 @@ def _io_rows(ranks: int, order: list[tuple[int, int]], size_bytes: int) -> IoRow
                     "storage_bytes": int(0.8 * part * size_bytes) if phase == READ else 0,
                     "fsync_ns": int(0.2 * took_ns) + rank if phase == WRITE else 0,
                     "asked_ns": begin_ns - 5 * MS,
-                    "waited_ns": 17 * MS * place,
+                    "waited_ns": 17 * MS * index,
                     "released_ns": begin_ns + took_ns // 3,
                 }
                 rows.append(tuple(row.values()))
@@ -127,7 +127,7 @@ def checkpoint_run(
     size_bytes: int = 3 << 30,
     **settings: str,
 ) -> CheckpointRun:
-    words = _SMALL | {"ranks": str(ranks)} | {f"checkpoint.{key}": text for key, text in settings.items()}
+    all_settings = _SMALL | {"ranks": str(ranks)} | {f"checkpoint.{key}": text for key, text in settings.items()}
     if order is None:
         order = [(WRITE, 1), (WRITE, 2), (WRITE, 3), (READ, 3), (READ, 2)]
     rows = _io_rows(ranks, order, size_bytes)
@@ -157,7 +157,7 @@ def checkpoint_run(
             )
             for node in (0, 1)
         )
-    workload = load([f"{key}={value}" for key, value in words.items()])
+    workload = load([f"{key}={value}" for key, value in all_settings.items()])
     facts = CheckpointRunFacts(
         workload=workload,
         written=plan_checkpoint(workload.model, workload.checkpoint, ranks).sizes,
@@ -172,8 +172,8 @@ def checkpoint_run(
     return CheckpointRun("results/saved", facts, rows, telemetry)
 
 
-def _head(each: HostTelemetry) -> dict[str, Any]:
-    return {name: getattr(each, name) for name in RecorderHead.__dataclass_fields__}
+def _head(telemetry: HostTelemetry) -> dict[str, Any]:
+    return {name: getattr(telemetry, name) for name in RecorderHead.__dataclass_fields__}
 
 
 CHECKPOINT_RUNS: dict[str, Callable[[], CheckpointRun]] = {
@@ -188,7 +188,7 @@ CHECKPOINT_RUNS: dict[str, Callable[[], CheckpointRun]] = {
 
 
 def saved_checkpoints(folder: Path, name: str = "checkpoints_watched") -> CheckpointRun:
-    """Write the folder of one of these runs."""
+    """Write the folder of one of these runs, and return the run."""
     run = replace(CHECKPOINT_RUNS[name](), folder=str(folder))
     write_run(run)
     return run

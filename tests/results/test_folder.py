@@ -21,7 +21,7 @@ from datagen.errors import SpaceError, UserError
 from dlemu.checkpoints.io_rows import IO_COLUMNS
 from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.checkpoint.measured import ROWS as CHECKPOINT_ROWS
-from dlemu.jobs.checkpoint.run import read_checkpoint_run
+from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import Run, read_run
 from dlemu.jobs.training.steplog import STEP_COLUMNS
@@ -355,7 +355,7 @@ def test_facts_that_no_run_could_have_are_named(run: CheckpointRun, changes: dic
     path = Path(run.folder, FACTS)
     path.write_text(json.dumps(merged(json.loads(path.read_text()), changes)))
     with pytest.raises(UserError, match=f"^{run.folder} is damaged: .*{said}"):
-        read_checkpoint_run(run.folder)
+        CHECKPOINTS.read(run.folder)
 
 
 def test_every_column_is_written_with_its_meaning_and_wanted_again(run: CheckpointRun) -> None:
@@ -363,13 +363,13 @@ def test_every_column_is_written_with_its_meaning_and_wanted_again(run: Checkpoi
     whole = pq.read_table(path)
     assert {field.name: field.metadata[b"meaning"].decode() for field in whole.schema} == IO_COLUMNS
     assert {(field.type, field.nullable) for field in whole.schema} == {(pa.int64(), False)}
-    assert read_checkpoint_run(run.folder).rows.tolist() == run.rows.tolist()
+    assert CHECKPOINTS.read(run.folder).rows.tolist() == run.rows.tolist()
     at = whole.column_names.index("call_ns")
     holed = pa.array([None, *[1] * (len(run.rows) - 1)], pa.int64())
     for table in (whole.drop_columns(["call_ns"]), whole.set_column(at, "call_ns", holed)):
         pq.write_table(table, path)
         with pytest.raises(UserError, match="is damaged: wanted a column call_ns of whole numbers"):
-            read_checkpoint_run(run.folder)
+            CHECKPOINTS.read(run.folder)
     path.unlink()
     with pytest.raises(UserError, match="is missing: the run's metrics can't be computed"):
-        read_checkpoint_run(run.folder)
+        CHECKPOINTS.read(run.folder)

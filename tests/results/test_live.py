@@ -14,13 +14,13 @@ import pytest
 from datagen.errors import SpaceError, UserError
 from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.checkpoint.measured import UnderWay
-from dlemu.jobs.checkpoint.run import read_checkpoint_run
+from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.jobs.training.result import TRAINING, RunLog, read_run
 from dlemu.metrics.findings import Code, Number
 from dlemu.results import KILLED, LIVE, live
 from dlemu.results.live import is_in_progress, mark_in_progress, write_live_facts
 from dlemu.results.measured import write_measured
-from dlemu.runner.run_folder import check_folder
+from dlemu.runner.run_folder import check_run_folder
 from dlemu.studies.compare.sides import read_side
 from tests.results.handmade import CHECKPOINT_RUNS
 from tests.results.test_folder import replaced
@@ -84,10 +84,10 @@ def test_a_run_that_goes_on_is_no_result_and_what_was_measured_is_not_written_ov
         with pytest.raises(UserError, match="is still running"):
             read_run(str(tmp_path))
         with pytest.raises(SpaceError, match="is still active"):
-            check_folder(str(tmp_path))
+            check_run_folder(str(tmp_path))
     read_run(str(tmp_path))
     with pytest.raises(SpaceError, match=r"`dlemu report .*` shows it; set output\.folder"):
-        check_folder(str(tmp_path))
+        check_run_folder(str(tmp_path))
 
 
 def test_what_was_killed_before_anything_was_measured_is_named(tmp_path: Path) -> None:
@@ -97,9 +97,9 @@ def test_what_was_killed_before_anything_was_measured_is_named(tmp_path: Path) -
         read_run(str(run))
     killed_checkpoints(saves, files=0)
     with pytest.raises(UserError, match="killed before its first file was measured: run it again"):
-        read_checkpoint_run(str(saves))
+        CHECKPOINTS.read(str(saves))
     with mark_in_progress(str(saves)), pytest.raises(UserError, match="is still running: wait for it to end"):
-        read_checkpoint_run(str(saves))
+        CHECKPOINTS.read(str(saves))
 
 
 DAMAGE: dict[str, Callable[[Path], object]] = {
@@ -120,7 +120,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("name", DAMAGE)
 def test_a_damaged_live_part_is_named(name: str, tmp_path: Path) -> None:
-    leave, read = (killed_checkpoints, read_checkpoint_run) if "checkpoints" in name else (killed, read_run)
+    leave, read = (killed_checkpoints, CHECKPOINTS.read) if "checkpoints" in name else (killed, read_run)
     leave(tmp_path)
     DAMAGE[name](tmp_path / LIVE)
     with pytest.raises(UserError, match=str(tmp_path)):
@@ -185,7 +185,7 @@ def killed_checkpoints(folder: Path, *, files: int = 3) -> CheckpointRun:
 def test_checkpoints_that_were_measured_before_a_kill_are_a_result(tmp_path: Path) -> None:
     left = killed_checkpoints(tmp_path)
     assert kind_held(tmp_path) == "checkpoint"
-    run = read_checkpoint_run(str(tmp_path))
+    run = CHECKPOINTS.read(str(tmp_path))
     assert (run.folder, run.facts) == (str(tmp_path), left.facts)
     assert sorted(run.rows.tolist()) == sorted(left.rows.tolist())
     summary = run.summary
@@ -193,4 +193,4 @@ def test_checkpoints_that_were_measured_before_a_kill_are_a_result(tmp_path: Pat
     assert summary.verdict.startswith(f"INCOMPLETE: {KILLED}; ")
     assert summary.write == left.summary.write
     write_measured(left)
-    assert read_checkpoint_run(str(tmp_path)).summary == summary, "what was saved after all counts"
+    assert CHECKPOINTS.read(str(tmp_path)).summary == summary, "what was saved after all counts"

@@ -56,9 +56,9 @@ def reader(work: Work, folder: Path, stopped_seconds: float) -> None:
 
 def job(work: Work, folder: Path, stopped_seconds: float) -> None:
     """Make requests."""
-    patch.object(requests, "_STOPPED_SECONDS", stopped_seconds).start()
+    patch.multiple(requests, _STALL_SECONDS=stopped_seconds, run_threads=work).start()
     cell = CellSpec(access="read", size_bytes=4096, depth=1, jobs=2)
-    requests._by_jobs(cell, [work, work], 600.0)
+    requests.measure_cell(cell, "", 8192, 600.0, "threads")
 
 
 CREWS = {"worker": worker, "reader": reader, "job": job, **of_parts("CREWS")}

@@ -1,4 +1,4 @@
-"""Studies whose child runs take no time."""
+"""Studies with fake child runs, which take no time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dlemu.runner.run_list import Planned
 
 @dataclass
 class Children:
-    """Child runs that take no time."""
+    """Fake child runs, which take no time."""
 
     labels: list[str] = field(default_factory=list)
-    """Of those that began."""
+    """Labels of the runs that were started."""
     stops_at: int = 0
-    """The one that ends in `error`, from 1."""
+    """Number (from 1) of the run that raises `error`."""
     error: BaseException | None = None
 
     def watch(self, event: object) -> None:
@@ -35,8 +35,8 @@ class Study(NamedTuple):
     """A list of child runs."""
 
     run: Callable[[Path, Children, str, pytest.MonkeyPatch], object]
-    """Runs it in a folder, with children instead of processes; with another word its question is another."""
+    """Runs the study in a folder, with fake children; another string makes it another question."""
     file: str
     noun: str
     goes_on: bool = False
-    """Whether a child that fails leaves the others to run; its error is on record until it ran."""
+    """Whether the other children run if one fails; its error is recorded until it has run."""

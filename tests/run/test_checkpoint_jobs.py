@@ -26,7 +26,7 @@ from dlemu.config import load
 from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.checkpoint.parts import conditions, exported
 from dlemu.jobs.checkpoint.plan import check_checkpoint_host
-from dlemu.jobs.checkpoint.run import CHECKPOINTS, read_checkpoint_run
+from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.jobs.checkpoint.summary import Cause, CheckpointSummary
 from dlemu.jobs.checkpoint.wording import kept_line, screen
 from dlemu.metrics.findings import LimitedBy
@@ -34,7 +34,7 @@ from dlemu.report.units import size
 from dlemu.results.answer_files import decode_untrusted
 from dlemu.results.live import Progress, mark_in_progress
 from dlemu.runner.events import Event, JobBegan, Saved
-from dlemu.runner.job import JobRequest, run_alone
+from dlemu.runner.job import JobRequest, run_job
 from dlemu.runner.job import prepare as prepare_job
 from dlemu.runner.ranks import RunFailedError
 from tests.checkpoints.models import SMALL_WORDS
@@ -66,9 +66,9 @@ class SmallJob:
 
 def run(folder: Path, result: str = "result", **settings: str) -> CheckpointRun:
     started = SmallJob(folder, result, **settings)
-    done = run_alone(started.request, started.events.append, CHECKPOINTS)
+    done = run_job(started.request, started.events.append, CHECKPOINTS)
     assert done is not None
-    read: CheckpointRun = read_checkpoint_run(done.folder)
+    read: CheckpointRun = CHECKPOINTS.read(done.folder)
     assert done.summary == read.summary
     return read
 
@@ -184,10 +184,10 @@ def test_a_full_disk_leaves_what_is_complete_and_removes_the_rest(
     fail_in(monkeypatch, "pwrite", "step2/.zero_pp_rank_1_mp_rank_0_optim", no_space)
     started = SmallJob(tmp_path, "result")
     with pytest.raises(RunFailedError, match=r"the disk is full: checkpoint .*step2/zero_pp_rank_1") as failed:
-        run_alone(started.request, started.events.append, CHECKPOINTS)
+        run_job(started.request, started.events.append, CHECKPOINTS)
     assert failed.value.exit_status == 2
     assert os.listdir(tmp_path / "saved") == ["global_epoch1_step1"]
-    summary = read_checkpoint_run(str(tmp_path / "result")).summary
+    summary = CHECKPOINTS.read(str(tmp_path / "result")).summary
     assert (summary.complete, summary.kept) == (False, (1,))
     assert summary.verdict.startswith("INCOMPLETE: the disk is full")
     assert "complete and kept: checkpoint 1" in summary.verdict
@@ -206,7 +206,7 @@ def test_a_rank_that_is_killed_ends_all_and_leaves_what_is_complete(
     with pytest.raises(RunFailedError, match="SIGKILL"):
         run(tmp_path, ranks="2")
     assert sorted(os.listdir(tmp_path / "saved")) == [f"global_epoch1_step{number}" for number in kept]
-    assert not read_checkpoint_run(str(tmp_path / "result")).summary.complete
+    assert not CHECKPOINTS.read(str(tmp_path / "result")).summary.complete
 
 
 def test_what_a_killed_run_left_of_a_checkpoint_is_named_and_removed_only_on_demand(

@@ -26,7 +26,7 @@ from dlemu.jobs.training.preflight import (
     workload_for_making,
 )
 from dlemu.jobs.training.result import TRAINING
-from dlemu.runner.datasets import make
+from dlemu.runner.datasets import run_datagen
 from dlemu.runner.job import JobRequest, prepare
 from tests.runs import make_job, make_log, make_run, with_blocks
 
@@ -91,7 +91,7 @@ def test_a_missing_dataset_and_one_too_small_are_refused_and_take_advice(tmp_pat
         with pytest.raises(DatasetError, match=problem) as caught:
             look(workload, 2, wants_verdict=True)
         refused.append(str(caught.value))
-        make(JobRequest(load=lambda: workload), lambda event: None)
+        run_datagen(JobRequest(load=lambda: workload), lambda event: None)
     wanted, needed = "Wanted 160 files (", "for 2 ranks x batch 4; add to the command\n    --make"
     assert all(wanted in told and needed in told for told in refused)
     assert "\nTo run anyway" in refused[1]

@@ -24,7 +24,7 @@ from dlemu.doctor.host import check_configuration
 from dlemu.jobs.training.preflight import check_before_making
 from dlemu.jobs.training.result import TRAINING
 from dlemu.ranks import Comm
-from dlemu.runner.datasets import _progress, make_dataset, verify_dataset
+from dlemu.runner.datasets import _progress, make_share, verify_share
 from dlemu.runner.events import DatasetVerified, Event
 from dlemu.runner.job import checked as check
 from dlemu.runner.job import prepare
@@ -180,30 +180,30 @@ def test_nothing_is_made_on_a_host_that_does_not_share_the_folder(
     comm: Any = SimpleNamespace(rank=1, size=2, node=1, local_rank=0, local_size=1)
     seen = manifest.read(str(tmp_path), storage)
     comm.broadcast, comm.all_reduce_max, comm.gather = lambda _: seen, lambda _: 0, lambda _: None
-    make_dataset(workload, comm, lambda _: None)
+    make_share(workload, comm, lambda _: None)
     assert len(list((tmp_path / "train").iterdir())) == 3
     other = Manifest(spec=workload.dataset, made_at="1999-01-01T00:00:00+00:00")
     comm.broadcast = lambda _: other
     shutil.rmtree(tmp_path / "train")
     with pytest.raises(UserError, match="which this host does not share with rank 0"):
-        make_dataset(workload, comm, lambda _: None)
+        make_share(workload, comm, lambda _: None)
     assert not (tmp_path / "train").exists()
     manifest.write(str(tmp_path), Manifest(spec=workload.dataset, complete=True), storage)
     (tmp_path / "train").mkdir()
-    make_dataset(workload, comm, lambda _: None)  # a whole copy
+    make_share(workload, comm, lambda _: None)  # a whole copy
 
 
 def test_what_is_wrong_is_told_before_it_is_raised(tmp_path: Path) -> None:
     workload = load(settings(tmp_path, f"dataset.data_folder={tmp_path}"))
     events: list[Event] = []
-    make_dataset(workload, Comm(), events.append)
-    verify_dataset(workload, Comm(), events.append)
+    make_share(workload, Comm(), events.append)
+    verify_share(workload, Comm(), events.append)
     verified = events[-1]
     assert isinstance(verified, DatasetVerified)
     assert verified.findings == ()
     min((tmp_path / "train").glob("img*")).unlink()
     with pytest.raises(DatasetError, match=r"1 of 8 files in .* are wrong"):
-        verify_dataset(workload, Comm(), events.append)
+        verify_share(workload, Comm(), events.append)
     verified = events[-1]
     assert isinstance(verified, DatasetVerified)
     assert [finding.message for finding in verified.findings] == ["there is no such file"]

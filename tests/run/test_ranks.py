@@ -21,7 +21,7 @@ from dlemu.ranks.failure import Failure, describe
 from dlemu.runner.events import Event, NotSaved, ignore
 from dlemu.runner.job import save
 from dlemu.runner.ranks import Ranks, RunFailedError, RunUserError, failed_run, lead
-from dlemu.runner.run_folder import Kept, check_folder
+from dlemu.runner.run_folder import Kept, check_run_folder
 from tests.runs import make_job, make_log
 
 KEPT = "kept, marked incomplete, in folder: 24 steps measured before that"
@@ -112,7 +112,7 @@ def test_a_defect_in_what_is_computed_leaves_the_measured_run(tmp_path: Path) ->
     order = ["rank", "epoch", "step"]
     assert np.array_equal(np.sort(read_run(str(tmp_path)).rows, order=order), np.sort(log.rows, order=order))
     with pytest.raises(SpaceError, match="results of another run"):
-        check_folder(str(tmp_path))
+        check_run_folder(str(tmp_path))
 
 
 def test_a_disk_that_is_full_at_the_end_is_reported_once_with_the_way_to_the_result(

@@ -1,4 +1,4 @@
-"""Trials that take no time: a storage of known speed that tells its AU, with noise when asked."""
+"""Fake trials, which take no time: the AU of a storage of known speed, with noise."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make_trial(accelerators: int, values: list[float], **changes: Any) -> Trial:
 
 
 class FakeRunner:
-    """A storage that gives `mb_per_second` on a host that holds `holds` accelerators, each with `ceiling` at most."""
+    """Runs trials on a storage of `mb_per_second`, on a host for `holds` accelerators with a `ceiling` of their AU."""
 
     def __init__(
         self, mb_per_second: float, *, noise: float = 0.1, holds: int = 10**6, ceiling: dict[int, float] | None = None

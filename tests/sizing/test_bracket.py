@@ -21,7 +21,7 @@ from dlemu.config import load
 from dlemu.config.overrides import DATA_FOLDER, check_points, points
 from dlemu.config.schema import Workload
 from dlemu.jobs.checkpoint.parts import figures as figures_of
-from dlemu.jobs.checkpoint.run import CHECKPOINTS, read_checkpoint_run
+from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.metrics.verdict import Outcome
 from dlemu.ranks import Interrupted, interrupt_on
 from dlemu.results.answer_files import read_answer
@@ -30,7 +30,7 @@ from dlemu.results.kinds import kind_named
 from dlemu.runner import child_run
 from dlemu.runner.child_run import LOG, job, run_attached, run_train
 from dlemu.runner.events import ignore
-from dlemu.runner.job import JobRequest, run_alone
+from dlemu.runner.job import JobRequest, run_job
 from dlemu.runner.run_list import Planned
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion, edge
 from dlemu.studies.prerequisites import Child
@@ -63,7 +63,7 @@ class Tried(BracketSearch):
         (value,) = map(float, planned.settings.values())
         outcome: Outcome = "no verdict" if value >= self.silent_from else "pass" if value <= self.most else "fail"
         figures = JobFigures(kind="kvcache", workload="x", ranks=1, outcome=outcome, verdict="NO VERDICT: too short")
-        assert planned.what.words[-1].startswith("kv.speed=")
+        assert planned.what.argv[-1].startswith("kv.speed=")
         return SweepPoint(settings=dict(planned.settings), folder="x", figures=figures)
 
 
@@ -121,7 +121,7 @@ def saved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         workload = load([*words, f"output.folder={folder}"])
         folders.append(workload.checkpoint.checkpoint_folder)
         assert command == "checkpoint"
-        run_alone(JobRequest(load=lambda: workload, wants_verdict=False), lambda event: None, CHECKPOINTS)
+        run_job(JobRequest(load=lambda: workload, wants_verdict=False), lambda event: None, CHECKPOINTS)
         if workload.ranks == 3:
             raise UserError("three are too many")
 
@@ -146,7 +146,7 @@ def test_each_point_writes_into_a_folder_of_its_own_that_goes_again(tmp_path: Pa
     assert [point.failure for point in swept.points] == [*[None] * 4, *["three are too many"] * 2]
     assert swept.exit_status == 2
     for point in swept.points[:4]:
-        done = read_checkpoint_run(str(tmp_path / "sweep" / point.folder))
+        done = CHECKPOINTS.read(str(tmp_path / "sweep" / point.folder))
         assert point.figures == figures_of(done)
     figures = [point.figures for point in swept.points[:4] if point.figures]
     assert [each.ranks for each in figures] == [1, 1, 2, 2]

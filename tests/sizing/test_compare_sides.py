@@ -12,7 +12,7 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.jobs.checkpoint.parts import conditions as conditions_of_checkpoints
-from dlemu.jobs.checkpoint.run import read_checkpoint_run
+from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.jobs.checkpoint.summary import READING, WRITING
 from dlemu.jobs.training.parts import CATALOGUE, conditions, training_metrics
 from dlemu.jobs.training.parts import figures as figures_of
@@ -270,7 +270,7 @@ def test_a_run_that_memory_served_says_so(code: Code, severity: Severity, phases
     ("code", "phases"), [(Code.PAGE_CACHE, (READING,)), (Code.NO_DATA_FROM_STORAGE, (WRITING, READING)), (None, ())]
 )
 def test_of_checkpoints_memory_may_serve_reading_alone(code: Code | None, phases: tuple[str, ...]) -> None:
-    run = read_checkpoint_run(str(RESULTS / "checkpoint"))
+    run = CHECKPOINTS.read(str(RESULTS / "checkpoint"))
     numbers: dict[str, Number] = {"from_storage_percent": 3.0, "would_help": "", "file_system": "tmpfs"}
     findings = (Finding(code, "loud", numbers),) if code else ()
     found = conditions_of_checkpoints(replace(run.summary, findings=findings), run.facts)

@@ -25,7 +25,7 @@ from dlemu.studies.answers import SIZE, SizeAnswer, Trial
 from dlemu.studies.prerequisites import check_launcher
 from dlemu.studies.size import find_size, trials
 from dlemu.studies.size.find_size import Search, expected_count, size
-from dlemu.studies.size.search import REPEATS
+from dlemu.studies.size.search import MIN_REPEATS
 from dlemu.studies.size.size_verdict import build_answer
 from dlemu.studies.size.trials import steady_series
 from tests.prediction.test_calibration import workload
@@ -58,7 +58,7 @@ def test_the_edge_is_found_from_any_estimate(feeds: int, part: float, first: int
     assert present(answer.failing).accelerators == feeds + 1
     assert len(set(runner.tried)) <= 20
     edges = [count for count in answer.counts if count.accelerators in (feeds, feeds + 1)]
-    assert all(count.trials >= REPEATS for count in edges)
+    assert all(count.trials >= MIN_REPEATS for count in edges)
 
 
 @pytest.mark.parametrize(("first", "tried"), [(16, [16, 17, 16, 17]), (100, [100, 16])])

@@ -11,7 +11,7 @@ STAT = "{reads} 0 {sectors} {ms} 0 0 0 0 3 {busy} {weighted} 0 0 0 0 0 0\n"
 
 
 class Machine:
-    """Add mounts and devices, then create a probe with `scope`."""
+    """A machine to which mounts and devices can be added; create a probe with its `scope` afterwards."""
 
     def __init__(self, root: Path) -> None:
         self.proc, self.sys, self._root = root / "proc", root / "sys", root
@@ -57,6 +57,6 @@ class Machine:
 
 
 def over(machine: Machine, upper: str, *lower: str) -> None:
-    """Build one device on others (its `slaves`)."""
+    """Put one device on top of others (its `slaves`)."""
     for name in lower:
         os.symlink(machine.sys / "class/block" / name, machine.sys / "class/block" / upper / "slaves" / name)

@@ -1,8 +1,8 @@
-"""Drives in virtual time, and training on them: theory for what a noisy machine can't show (docs/validation.md).
+"""Simulates drives and training on them in virtual time, for what a noisy machine can't show (docs/validation.md).
 
-It shares no code with `dlemu predict`: there readers share one link; here each request of each reader waits in one
-queue for a channel of the drive, which serves it as the drive would.
-No time passes and nothing is read, so a run takes a fraction of a second and comes out the same on every machine.
+It shares no code with `dlemu predict`, in which readers share one link. Here, the requests of all readers wait in one
+queue for a channel of the drive.
+No time passes and nothing is read, so a run takes a fraction of a second and has the same result on every machine.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 
 MB = 1e6
 START_SECONDS = 10.0
-"""When the first epoch begins."""
+"""Start of the first epoch."""
 
 
 class Request(NamedTuple):
-    """What a channel of a drive is asked for."""
+    """A request to a channel of a drive."""
 
     at_seconds: float
-    """When it is served."""
+    """Start of its service."""
     size_bytes: float
 
 
 Serve = Callable[[Request, np.random.Generator], float]
-"""Returns how long one request takes."""
+"""Returns the time that a request takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drive:
-    """So many channels, each of which serves one request at a time."""
+    """A drive with channels, each of which serves one request at a time."""
 
     channels: int
     serve: Serve
 
 
 def lognormal(channels: int, mean_seconds: float, sigma: float, grows: tuple[float, float] = (math.inf, 1.0)) -> Drive:
-    """Return a drive with tails: latencies are lognormal; from a moment on they are so many times as long."""
+    """Return a drive with lognormal latencies, which are multiplied by a factor from a moment on (`grows`)."""
     from_seconds, times = grows
     location = math.log(mean_seconds) - sigma**2 / 2
 
@@ -57,7 +57,7 @@ def lognormal(channels: int, mean_seconds: float, sigma: float, grows: tuple[flo
 
 
 def link(mb_per_second: Callable[[Request], float], spread: float = 0.05) -> Drive:
-    """Return a drive that gives so much at each moment, with a little chance."""
+    """Return a drive with one channel and a rate that may depend on time, with a little noise."""
 
     def serve(request: Request, random: np.random.Generator) -> float:
         return max(0.5, random.normal(1.0, spread)) * request.size_bytes / MB / mb_per_second(request)
@@ -67,42 +67,42 @@ def link(mb_per_second: Callable[[Request], float], spread: float = 0.05) -> Dri
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What trains on it. Batches come in order; batch k is made by worker k modulo their number, as PyTorch's are."""
+    """A training. As in PyTorch, worker k modulo their number reads batch k, and batches are used in order."""
 
     ranks: int = 1
     workers: int
-    """Of each rank."""
+    """Workers per rank."""
     ahead: int = 2
-    """Batches a worker may have ready or under way."""
+    """Batches that a worker may have ready or in progress."""
     steps: int
     epochs: int = 1
     step_seconds: float
     batch_bytes: float
     requests: int = 1
-    """Of a batch, one after the other."""
+    """Requests per batch, one after the other."""
     samples: int = 4
 
 
 def train(drive: Drive, job: Training, seed: int = 0) -> StepRows:
-    """Return the step log of such a run."""
+    """Simulate a run, and return its step log."""
     random = np.random.default_rng(seed)
     parts, start = [], START_SECONDS
-    for epoch in range(1, job.epochs + 1):
-        ran = _Epoch(drive, job, epoch, start, random)
-        parts.append(ran.rows())
-        start = ran.over + 0.01
+    for number in range(1, job.epochs + 1):
+        epoch = _Epoch(drive, job, number, start, random)
+        parts.append(epoch.rows())
+        start = epoch.end + 0.01
     rows: StepRows = np.concatenate(parts)
     return rows
 
 
 class _Epoch:
-    """One epoch, event by event."""
+    """The event-driven simulation of an epoch."""
 
     def __init__(self, drive: Drive, job: Training, epoch: int, start: float, random: np.random.Generator) -> None:
         self._drive, self._job, self._epoch, self._random, self._start = drive, job, epoch, random, start
         shape = job.ranks, job.steps
         self._began, self._finished, self._taken = (np.full(shape, math.inf) for _ in range(3))
-        self._waiting: deque[tuple[int, int, int]] = deque()  # rank, batch, requests left
+        self._waiting: deque[tuple[int, int, int]] = deque()  # rank, batch, remaining requests
         self._idle_channels = drive.channels
         self._events: list[tuple[float, int, tuple[int, int, int]]] = []
         self._number = itertools.count()
@@ -110,8 +110,8 @@ class _Epoch:
             (rank, worker): deque() for rank in range(job.ranks) for worker in range(job.workers)
         }
         self._idle = set(self._queues)
-        self._next = [0] * job.ranks  # the batch that the trainer takes next
-        self._called = [0.0] * job.ranks  # when it looks again
+        self._next = [0] * job.ranks  # the batch that each trainer takes next
+        self._wake_up = [0.0] * job.ranks  # when each trainer is scheduled to try again
         self._free = np.full(job.steps + 1, math.inf)
         self._free[0] = start
         self._now = start
@@ -120,61 +120,61 @@ class _Epoch:
                 self._put(rank, batch)
         self._serve()
         while self._events:
-            self._now, _, (rank, batch, left) = heappop(self._events)
-            if left >= 0:
-                self._served(rank, batch, left)
+            self._now, _, (rank, batch, remaining) = heappop(self._events)
+            if remaining >= 0:
+                self._complete(rank, batch, remaining)
             self._take_all()
             self._serve()
-        self.over = float(self._free[-1])
+        self.end = float(self._free[-1])
 
     def _put(self, rank: int, batch: int) -> None:
-        place = rank, batch % self._job.workers
-        self._queues[place].append(batch)
-        self._begin(place)
+        worker = rank, batch % self._job.workers
+        self._queues[worker].append(batch)
+        self._begin(worker)
 
-    def _begin(self, place: tuple[int, int]) -> None:
-        if place in self._idle and self._queues[place]:
-            self._idle.discard(place)
-            batch = self._queues[place].popleft()
-            self._began[place[0], batch] = self._now
-            self._waiting.append((place[0], batch, self._job.requests))
+    def _begin(self, worker: tuple[int, int]) -> None:
+        if worker in self._idle and self._queues[worker]:
+            self._idle.discard(worker)
+            batch = self._queues[worker].popleft()
+            self._began[worker[0], batch] = self._now
+            self._waiting.append((worker[0], batch, self._job.requests))
 
     def _serve(self) -> None:
         while self._waiting and self._idle_channels:
-            rank, batch, left = self._waiting.popleft()
+            rank, batch, remaining = self._waiting.popleft()
             self._idle_channels -= 1
             request = Request(self._now - START_SECONDS, self._job.batch_bytes / self._job.requests)
             seconds = self._drive.serve(request, self._random)
-            heappush(self._events, (self._now + seconds, next(self._number), (rank, batch, left - 1)))
+            heappush(self._events, (self._now + seconds, next(self._number), (rank, batch, remaining - 1)))
 
-    def _served(self, rank: int, batch: int, left: int) -> None:
+    def _complete(self, rank: int, batch: int, remaining: int) -> None:
         self._idle_channels += 1
-        if left:
-            self._waiting.append((rank, batch, left))
+        if remaining:
+            self._waiting.append((rank, batch, remaining))
             return
         self._finished[rank, batch] = self._now
-        place = rank, batch % self._job.workers
-        self._idle.add(place)
-        self._begin(place)
+        worker = rank, batch % self._job.workers
+        self._idle.add(worker)
+        self._begin(worker)
 
     def _take_all(self) -> None:
         """Let trainers take what is ready: batch k once it is read and step k - 1 has begun everywhere it can."""
-        job, moved = self._job, True
-        while moved:
-            moved = False
+        job, progress = self._job, True
+        while progress:
+            progress = False
             for rank in range(job.ranks):
                 batch = self._next[rank]
                 if batch == job.steps or self._finished[rank, batch] > self._now:
                     continue
-                may = self._start if batch == 0 else max(self._taken[rank, batch - 1], self._free[batch - 1])
-                if may > self._now:
-                    if math.isfinite(may) and self._called[rank] != may:
-                        self._called[rank] = may
-                        heappush(self._events, (may, next(self._number), (rank, batch, -1)))
+                earliest = self._start if batch == 0 else max(self._taken[rank, batch - 1], self._free[batch - 1])
+                if earliest > self._now:
+                    if math.isfinite(earliest) and self._wake_up[rank] != earliest:
+                        self._wake_up[rank] = earliest
+                        heappush(self._events, (earliest, next(self._number), (rank, batch, -1)))
                     continue
                 self._taken[rank, batch] = self._now
                 self._next[rank] = batch + 1
-                moved = True
+                progress = True
                 if batch + job.workers * job.ahead < job.steps:
                     self._put(rank, batch + job.workers * job.ahead)
                 if np.isfinite(self._taken[:, batch]).all():

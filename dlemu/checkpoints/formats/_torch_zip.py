@@ -47,7 +47,7 @@ def archive_of(state: Callable[[tuple[Tensor, ...]], Any], shapes: tuple[Shape, 
 
 
 class Archive:
-    """A zip archive of a pickle and tensors; `pieces` adds the two last records and the central directory."""
+    """A zip archive of a pickle and tensors; `contents` adds the two last records and the central directory."""
 
     def __init__(self, state_pickle: bytes, tensors: tuple[Tensor, ...]) -> None:
         self._prefixes: list[bytes] = []  # the bytes before each tensor
@@ -61,7 +61,7 @@ class Archive:
         for number, tensor in enumerate(tensors):
             self._add(f"data/{number}", tensor)
 
-    def pieces(self, tensors: tuple[Tensor, ...], name: str) -> Iterator[bytes | Tensor]:
+    def contents(self, tensors: tuple[Tensor, ...], name: str) -> Iterator[bytes | Tensor]:
         """Yield the archive's bytes with these tensors, and with a serialization id hashed from the unique `name`."""
         archive = copy.copy(self)
         archive._entries = self._entries.copy()
@@ -90,13 +90,13 @@ class Archive:
         else:
             self._tail += content
         sizes = "QQ" if max(size, offset) >= _LARGE else "II"  # 64 or 32 bits
-        descriptor = struct.pack(f"<4sI{sizes}", b"PK\7\x08", checksum, size, size)
+        descriptor = struct.pack(f"<4sI{sizes}", b"PK\7\x08", checksum, size, size)  # APPNOTE 4.3.9
         self._tail += descriptor
         self._size += len(header) + size + len(descriptor)
         extra, size_field = _zip64(size, size, offset), min(size, _LARGE)
         head = struct.pack("<4sHHHHHHIII", b"PK\1\2", 0, 0, _FLAGS, 0, 0, 0, checksum, size_field, size_field)
         lengths = struct.pack("<HHHHHII", len(path), len(extra), 0, 0, 0, 0, min(offset, _LARGE))
-        self._entries.append(head + lengths + path + extra)
+        self._entries.append(head + lengths + path + extra)  # APPNOTE 4.3.12
 
     def _directory(self) -> bytes:
         """Return the central directory and the end records that point to it."""

@@ -25,8 +25,8 @@ class Format(CheckpointFormat):
     """One file per rank; `.metadata` covers the emulated ranks of the plan."""
 
     def files(self, plan: CheckpointPlan, rank: int) -> tuple[FileLayout, ...]:
-        pieces = (_pieces(tensor, name) for name, tensor in _tensors_of(plan, rank))
-        files = [file_layout(_file_name(rank), chain.from_iterable(pieces))]
+        archives = (_archive(tensor, name) for name, tensor in _tensors_of(plan, rank))
+        files = [file_layout(_file_name(rank), chain.from_iterable(archives))]
         if rank == plan.ranks[0]:
             files.append(file_layout(".metadata", [pickle_bytes(_metadata(plan))]))
         return tuple(file for file in files if file.size_bytes)
@@ -35,11 +35,11 @@ class Format(CheckpointFormat):
 def _tensors_of(plan: CheckpointPlan, rank: int) -> Iterator[tuple[str, Tensor]]:
     """Yield (unique name, tensor) of the tensors of a rank's file, in order."""
     for shard in plan.shards(rank):
-        yield from ((f"{shard.path} {tensor.name}", tensor) for tensor in shard.tensors if not tensor.part.copy)
+        yield from ((f"{shard.path} {tensor.name}", tensor) for tensor in shard.tensors if not tensor.part.duplicate)
 
 
-def _pieces(tensor: Tensor, name: str) -> Iterator[bytes | Tensor]:
-    return archive_of(_state, (("", tensor.shape, tensor.dtype),)).pieces((tensor,), name)
+def _archive(tensor: Tensor, name: str) -> Iterator[bytes | Tensor]:
+    return archive_of(_state, (("", tensor.shape, tensor.dtype),)).contents((tensor,), name)
 
 
 def _state(tensors: tuple[Tensor, ...]) -> Call:
@@ -61,15 +61,15 @@ def _metadata(plan: CheckpointPlan) -> Call:
         for _, tensor in _tensors_of(plan, rank):
             kind = tensor.shape, tensor.dtype
             if kind not in archive_bytes:
-                archive_bytes[kind] = file_layout("", _pieces(tensor, "")).size_bytes
+                archive_bytes[kind] = file_layout("", _archive(tensor, "")).size_bytes
             name, elements = sys.intern(tensor.part.name), tensor.shape[0]
             start = tensor.part.piece * elements
             tensors.setdefault(name, tensor)
-            pieces = chunks.setdefault(name, [])
-            index = _instance("MetadataIndex", fqn=name, index=len(pieces), offset=_size(start))
+            tensor_chunks = chunks.setdefault(name, [])
+            index = _instance("MetadataIndex", fqn=name, index=len(tensor_chunks), offset=_size(start))
             location = {"relative_path": path, "offset": file_offset, "length": archive_bytes[kind]}
             storage[index] = _instance("_StorageInfo", "torch.distributed.checkpoint.filesystem", **location)
-            pieces.append(_instance("ChunkStorageMetadata", offsets=_size(start), sizes=_size(elements)))
+            tensor_chunks.append(_instance("ChunkStorageMetadata", offsets=_size(start), sizes=_size(elements)))
             file_offset += archive_bytes[kind]
     metadata = {}
     for name, tensor in tensors.items():

@@ -12,4 +12,4 @@ class Format(CheckpointFormat):
 
     def layout(self, shard: Shard) -> FileLayout:
         shapes = tuple((tensor.name, tensor.shape, tensor.dtype) for tensor in shard.tensors)
-        return file_layout(shard.path, archive_of(torch_state, shapes).pieces(shard.tensors, shard.path))
+        return file_layout(shard.path, archive_of(torch_state, shapes).contents(shard.tensors, shard.path))

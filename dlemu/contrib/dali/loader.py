@@ -43,9 +43,8 @@ class Loader(loader_base.Loader):
         phase_spec = self._spec.phases[phase]
         epoch_began_ns = time.monotonic_ns()
         self.close()
-        feed = Feed(self._spec, phase_spec)
-        if not phase_spec.fetch.reads_nothing:
-            feed = Files(self._spec, phase_spec, epoch, steps)
+        reads_nothing = phase_spec.fetch.reads_nothing
+        feed = Feed(self._spec, phase_spec) if reads_nothing else Files(self._spec, phase_spec, epoch, steps)
         self._feed = feed
         self._pipeline = self._guarded(feed, 1, lambda: build(feed, self._threads))
         for step in range(1, steps + 1):
@@ -53,11 +52,11 @@ class Loader(loader_base.Loader):
 
     def _batch(self, feed: Feed, step: int, started_ns: int) -> loader_base.Batch:
         phase = feed.phase
-        storage_bytes, decode_cpu_ns = thread_accounting.process_storage_bytes(), self._decode_cpu_ns(phase)
+        storage_before, decode_cpu_before = thread_accounting.process_storage_bytes(), self._decode_cpu_ns(phase)
         delivered, read = self._guarded(feed, step, self._pipeline.run)
         run_ns = time.monotonic_ns() - started_ns
         sample_hash, app_bytes = feed.check(step, read)
-        decode_ns = min(run_ns, self._decode_cpu_ns(phase) - decode_cpu_ns)
+        decode_ns = min(run_ns, self._decode_cpu_ns(phase) - decode_cpu_before)
         preprocess_ns, preprocess_cpu_ns = self._preprocessing.spend(phase.batch_size if phase.preprocesses else 0)
         trace = loader_base.BatchTrace(
             slot=0,
@@ -71,17 +70,16 @@ class Loader(loader_base.Loader):
             app_bytes=app_bytes,
             read_calls=0,
             sample_hash=sample_hash,
-            storage_bytes=thread_accounting.process_storage_bytes() - storage_bytes,
+            storage_bytes=thread_accounting.process_storage_bytes() - storage_before,
             preprocess_cpu_ns=preprocess_cpu_ns,
         )
         data = np.asarray(delivered.as_tensor()) if phase.fetch.resize_bytes else list(map(np.asarray, delivered))
         return loader_base.Batch(data, trace)
 
     def _decode_cpu_ns(self, phase: loader_base.Phase) -> int:
-        """Return the mean CPU time of DALI's decoding threads so far; 0 if nothing is decoded."""
+        """Return the mean CPU time so far of DALI's decoding threads, named [DALI][TP...Exec; 0 without decoding."""
         if phase.fetch.decode == "none":
             return 0
-        # The names of DALI's decoding threads.
         cpu_ns = thread_accounting.thread_cpu_ns(lambda name: name.startswith("[DALI][TP") and name.endswith("Exec"))
         return cpu_ns // self._threads
 

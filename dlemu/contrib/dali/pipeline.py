@@ -21,7 +21,9 @@ def library(name: str) -> Any:
     return registry.library(name, "dali", "reader.data_loader=dali")
 
 
-_dali, fn, _types = library("nvidia.dali"), library("nvidia.dali.fn"), library("nvidia.dali.types")
+_dali = library("nvidia.dali")
+fn = library("nvidia.dali.fn")
+_types = library("nvidia.dali.types")
 _PNG = bytes.fromhex(  # a grey image of 8 x 8 pixels
     "89504e470d0a1a0a0000000d4948445200000008000000080800000000e164e1570000000c49444154789c6360a00e0000004800012eb83c7e"
     "0000000049454e44ae426082"

@@ -55,10 +55,10 @@ def analyse(run: rows_job.RowsRun) -> KvSummary:
     full_model_gb = stored_blocks * settings.block_tokens * settings.token_bytes / 1e9
     memory_blocks = int((computed["memory_blocks"] + computed["pending_blocks"]).sum())
     tokens_from_storage = int(computed["cached_tokens"].sum()) - settings.block_tokens * memory_blocks
-    outcome, why_none = _outcome(data)
+    outcome, no_verdict_reason = _outcome(data)
     return KvSummary(
         **rows_job.common_fields(run.facts),
-        verdict=_verdict(data, outcome, why_none, official),
+        verdict=_verdict(data, outcome, no_verdict_reason, official),
         outcome=outcome,
         arrivals=data.arrivals,
         prompts=len(data.prompts),
@@ -256,11 +256,11 @@ def _outcome(data: RunRows) -> tuple[rows_job.Outcome | None, str]:
     limits = {name: limit for name, limit in limits.items() if limit}
     if not limits:
         return None, ""
-    ceiling, served = data.ceiling_times, data.from_storage_percent
+    ceiling, share = data.ceiling_times, data.from_storage_percent
     measured = len(data.load_seconds) if data.settings.load else len(data.ttft)
     if not data.is_complete:
         return "no verdict", "it did not complete"
-    if served is not None and served < page_cache.PARTLY_READ_PERCENT and not data.run.facts.workload.metric.cached:
+    if share is not None and share < page_cache.PARTLY_READ_PERCENT and not data.run.facts.workload.metric.cached:
         return "no verdict", "memory served"
     if measured < MIN_LOADS:
         return "no verdict", f"{measured} prompts are too few for a p95: wanted {MIN_LOADS}"
@@ -272,13 +272,13 @@ def _outcome(data: RunRows) -> tuple[rows_job.Outcome | None, str]:
     return "pass", ""
 
 
-def _verdict(data: RunRows, outcome: rows_job.Outcome | None, why_none: str, official: Official | None) -> str:
+def _verdict(data: RunRows, outcome: rows_job.Outcome | None, no_verdict_reason: str, official: Official | None) -> str:
     """Return one line: the outcome, then the load and its latencies (official load: the rates, true and published)."""
     if data.run.facts.failure is not None:
         return f"INCOMPLETE: {data.run.facts.failure}"
     prefix = ""
     if outcome is not None:
-        prefix = f"{outcome.upper()} ({why_none}): " if why_none else f"{outcome.upper()}: "
+        prefix = f"{outcome.upper()} ({no_verdict_reason}): " if no_verdict_reason else f"{outcome.upper()}: "
     if not data.is_complete or (official is not None and not data.read_bytes + data.written_bytes):
         return f"{prefix}nothing was measured"
     if official is not None:
@@ -301,16 +301,17 @@ def _verdict(data: RunRows, outcome: rows_job.Outcome | None, why_none: str, off
     for name, title in (("ttft", "first token p95"), ("load", f"load p95{few_loads}")):
         if name in data.latencies:
             limit = getattr(data.settings, name)
-            clauses.append(f"{title} {data.latencies[name].p95:.3g} s{f' (limit: {limit:g})' if limit else ''}")
+            limit_text = f" (limit: {limit:g})" if limit else ""
+            clauses.append(f"{title} {data.latencies[name].p95:.3g} s{limit_text}")
     return prefix + "; ".join(clauses)
 
 
 def _issues(data: RunRows, official: Official | None) -> Iterator[str]:
-    settings, served = data.settings, data.from_storage_percent
+    settings, share = data.settings, data.from_storage_percent
     if settings.shrink > 1:
         yield f"blocks have 1/{settings.shrink} of the model's bytes (kv.shrink): GB/s are those of the small blocks"
-    if served is not None and served < page_cache.PARTLY_READ_PERCENT:
-        yield f"the storage served {served:.0f} % of the bytes read, memory the rest: set kv.odirect=true, on a drive"
+    if share is not None and share < page_cache.PARTLY_READ_PERCENT:
+        yield f"the storage served {share:.0f} % of the bytes read, memory the rest: set kv.odirect=true, on a drive"
     if official is not None and official.late:
         yield (
             f"the tool stops its clock at {settings.seconds:g} s and lets {official.late:,} more requests "

@@ -22,19 +22,8 @@ from dlemu.contrib.kvcache.plan import RankPlan, assign_prompts, plan_rank
 from dlemu.contrib.kvcache.replay import Replay
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.contrib.kvcache.summary import COLUMNS, RANK_ROW, KvSummary, Row
-from dlemu.extend import (
-    BulkContent,
-    Comm,
-    Doing,
-    Job,
-    Notify,
-    UserError,
-    environment,
-    owned,
-    rows_job,
-    storage_base,
-    thread_accounting,
-)
+from dlemu.extend import BulkContent, Comm, Doing, Job, Notify, UserError, environment, owned, rows_job, storage_base
+from dlemu.extend import thread_accounting as accounting
 from dlemu.results.live import Progress
 from dlemu.results.wording import count
 
@@ -134,11 +123,11 @@ class KvCacheKind(rows_job.JobKind):
                         free_bytes = storage.free_bytes(folder)
                         capacity_bytes = math.inf if free_bytes is None else _FILLED_SHARE * free_bytes / job.ranks
                     replay = TurnsReplay(plan, mover, on_served=log_row, capacity_bytes=capacity_bytes)
-                cpu_ns, storage_bytes = time.process_time_ns(), thread_accounting.process_storage_bytes()
+                cpu_ns, storage_bytes = time.process_time_ns(), accounting.process_storage_bytes()
                 rank_row.arrived_ns = time.monotonic_ns() + _START_NS
                 replay.run(rank_row.arrived_ns, report)
                 rank_row.cpu_ns = time.process_time_ns() - cpu_ns
-                rank_row.storage_bytes = thread_accounting.process_storage_bytes() - storage_bytes
+                rank_row.storage_bytes = accounting.process_storage_bytes() - storage_bytes
                 rank_row.evicted = replay.evicted
                 for row in (*replay.unfinished, rank_row):
                     log_row(row)
@@ -179,7 +168,7 @@ def measure_ceiling(plan: RankPlan | RankTurns, bulk: BulkContent, seconds: floa
         until_ns = begin_ns + round(seconds * 1e9)
         for batches in itertools.chain.from_iterable(plan.batches() for _ in itertools.count()):  # again and again
             for batch in batches:
-                if batch.objects:
+                if batch.blocks:
                     mover.submit(batch)
                     in_progress += 1
             served += 1

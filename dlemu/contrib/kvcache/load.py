@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.extend import UserError, open_regular
 
-MAX_LINE_BYTES, MAX_REQUESTS, MAX_BLOCKS = 1 << 20, 10**6, 10**7
-"""Limits for a trace, which may be any received file: bytes of a line, prompts, and blocks of all prompts together."""
+MAX_LINE_BYTES = 1 << 20  # of a trace, which may be any received file
+MAX_REQUESTS = 10**6  # prompts of a load
+MAX_BLOCKS = 10**7  # of all prompts of a trace together
 MAX_TOKENS = 131_072  # context length of the shipped models, at which a random conversation ends
 MAX_TRACE_TOKENS = 10**8  # per prompt of a trace: far beyond any context length, but its blocks still fit in memory
 _SPREAD = 0.8  # standard deviation of lengths' logarithm: 95 % are within a factor of 5 of the median, as in traces

@@ -53,14 +53,15 @@ class Blocks:
         return self.rank << _SHARD_BITS | shard
 
     def write(self, shard: int, buffer: memoryview) -> int:
-        began_ns, fill_ns = time.monotonic_ns(), 0
+        began_ns = time.monotonic_ns()
+        fill_ns = 0
         writer = self.storage.create(self.path(shard))
         try:
-            for offset, piece in self._pieces(shard, buffer):
+            for offset, chunk in self._chunks(shard, buffer):
                 fill_began_ns = time.monotonic_ns()
-                self.bulk.fill(piece, self.stamp_id(shard), offset)
+                self.bulk.fill(chunk, self.stamp_id(shard), offset)
                 fill_ns += time.monotonic_ns() - fill_began_ns
-                writer.write(piece)
+                writer.write(chunk)
             if self.settings.is_official:
                 writer.sync()
             writer.commit()
@@ -71,16 +72,18 @@ class Blocks:
         return time.monotonic_ns() - began_ns - fill_ns
 
     def read(self, shard: int, buffer: memoryview) -> int:
-        began_ns, check_ns, path = time.monotonic_ns(), 0, self.path(shard)
+        began_ns = time.monotonic_ns()
+        check_ns = 0
+        path = self.path(shard)
         if self.settings.is_official and not self.storage.reads_nothing:
             self.storage.evict(path, write_first=False)
         size_bytes = self.sizes[shard // self.settings.tp]
         with contextlib.closing(self.storage.open_sized(path, size_bytes)) as reader:
-            for offset, piece in self._pieces(shard, buffer):
-                read_bytes = reader.read_into(piece, offset)
+            for offset, chunk in self._chunks(shard, buffer):
+                read_bytes = reader.read_into(chunk, offset)
                 check_began_ns = time.monotonic_ns()
-                problem = self._problem(piece, shard, offset)
-                if read_bytes != len(piece):
+                problem = self._problem(chunk, shard, offset)
+                if read_bytes != len(chunk):
                     problem = f"it ends at {offset + read_bytes}"
                 if problem and not self.storage.reads_nothing:
                     raise DlemuError(
@@ -90,16 +93,17 @@ class Blocks:
         return time.monotonic_ns() - began_ns - check_ns
 
     def remove(self, shard: int, buffer: memoryview) -> int:
+        """Remove a shard. Like `write` and `read`, it gets a buffer and returns a time, as `Mover` calls all three."""
         self.storage.remove(self.path(shard))
         return 0
 
-    def _pieces(self, shard: int, buffer: memoryview) -> Iterator[tuple[int, memoryview]]:
+    def _chunks(self, shard: int, buffer: memoryview) -> Iterator[tuple[int, memoryview]]:
         size_bytes = self.sizes[shard // self.settings.tp]
         for offset in range(0, size_bytes, len(buffer)):
             yield offset, buffer[: min(len(buffer), size_bytes - offset)]
 
     def _problem(self, view: memoryview, shard: int, offset: int) -> str:
-        """Return what is wrong with the bytes read from a shard at `offset`; empty if they are right."""
+        """Return what is wrong with the bytes read from a shard at `offset`; empty if they are as written."""
         stamp_id = self.stamp_id(shard)
         offsets = np.arange(offset, offset + len(view), _STAMP_EVERY_BYTES, dtype=np.uint64)
         words = np.frombuffer(view, np.uint64).reshape(-1, _STAMP_EVERY_BYTES // 8)
@@ -124,27 +128,29 @@ class Operation(IntEnum):
 
 @dataclass(eq=False)
 class Batch:
-    """The blocks that one prompt (official load: one worker) reads or writes, with the times that this took."""
+    """The blocks that a prompt (official load: a worker) reads or writes, or that are removed, and the time it took."""
 
     operation: Operation
     owner: int  # index of the prompt in the rank's plan, or of the worker; -1 for removals
-    objects: Sequence[int]  # numbers of blocks
+    blocks: Sequence[int]  # their numbers on storage
     shards_left: int = 0
     call_ns: int = 0  # time in storage calls, summed over shards
     ended_ns: int = 0  # time when the last shard was done
 
 
 class Mover:
-    """A pool of threads, each with a buffer, that move queued shards until `close`.
+    """Threads, each with its own buffer, that read, write and remove queued shards until `close`.
 
-    The threads take reads first, then writes, then removals, each in the order of submission.
+    They take reads first, then writes, then removals, each in the order of submission.
     """
 
     def __init__(self, blocks: Blocks, *, seconds: float) -> None:
         """Start the threads. A storage that completes no shard for `seconds` counts as hung."""
         settings = blocks.settings
         self._moves = {Operation.READ: blocks.read, Operation.WRITE: blocks.write, Operation.REMOVE: blocks.remove}
-        self._tp, self._folder, self._seconds = settings.tp, settings.folder, seconds
+        self._tp = settings.tp
+        self._folder = settings.folder
+        self._hang_timeout_seconds = seconds
         self._unwritten_shards = np.full(len(blocks.sizes), self._tp, np.int32)  # of each block
         self._queues: tuple[deque[tuple[Batch, int]], ...] = tuple(deque() for _ in Operation)  # (batch, shard)
         self._permits: SimpleQueue[None] = SimpleQueue()
@@ -172,7 +178,7 @@ class Mover:
 
     def submit(self, batch: Batch) -> None:
         """Queue a batch; once it is done, `wait` returns it, unless it is a removal. Only one thread may call this."""
-        shards = [(batch, block * self._tp + index) for block in batch.objects for index in range(self._tp)]
+        shards = [(batch, block * self._tp + index) for block in batch.blocks for index in range(self._tp)]
         batch.shards_left = len(shards)
         if self._submitted == self._finished:
             self._last_done_ns = time.monotonic_ns()
@@ -190,16 +196,16 @@ class Mover:
             if self._failure is not None:
                 raise self._failure
             idle_seconds = (time.monotonic_ns() - self._last_done_ns) / 1e9
-            if self._submitted > self._finished and idle_seconds > self._seconds:
+            if self._submitted > self._finished and idle_seconds > self._hang_timeout_seconds:
                 raise DlemuError(
                     f"the storage of {self._folder} completed no block for {idle_seconds:.0f} s (timeout_seconds): a "
                     "file system that hangs does this; see `df` and `dmesg`"
                 )
-            seconds = (until_ns - time.monotonic_ns()) / 1e9
+            remaining_seconds = (until_ns - time.monotonic_ns()) / 1e9
             try:
-                return self._done.get(timeout=max(0.0, min(seconds, _POLL_SECONDS)))
+                return self._done.get(timeout=max(0.0, min(remaining_seconds, _POLL_SECONDS)))
             except Empty:
-                if seconds <= _POLL_SECONDS:
+                if remaining_seconds <= _POLL_SECONDS:
                     return None
 
     def close(self, seconds: float = 10.0) -> None:

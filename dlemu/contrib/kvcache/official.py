@@ -108,7 +108,7 @@ class Turn:
 
 @dataclass(frozen=True, eq=False)
 class RankTurns:
-    """The turns that one rank serves; object n is the file of turn n."""
+    """The turns that one rank serves; block n is the file of turn n."""
 
     settings: KvSettings
     turns: Sequence[Turn]
@@ -331,7 +331,7 @@ class TurnsReplay:
         self._mover.submit(Batch(operation, worker, (number,)))
 
     def _on_done(self, batch: Batch) -> None:
-        (number,) = batch.objects
+        (number,) = batch.blocks
         request, size = self._in_service[batch.owner][0], self._plan.sizes[number]
         if batch.operation is Operation.READ:
             request.storage_blocks += 1

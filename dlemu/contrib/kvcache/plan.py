@@ -39,7 +39,7 @@ class Lru(OrderedDict[int, int]):
 
 
 class CachedBlock(NamedTuple):
-    object_id: int
+    object_id: int  # the block's number on storage
     in_memory: bool  # otherwise on storage alone
 
 
@@ -50,7 +50,8 @@ class BlockCache:
         # Memory is scaled by kv.shrink, so that it holds as many tokens as with the full-size model.
         memory_bytes = int(settings.memory_gb * 1e9 / settings.shrink)
         storage_blocks = int(settings.capacity_gb * 1e9) // settings.block_bytes if settings.capacity_gb else None
-        self._memory, self._storage = Lru(memory_bytes // settings.block_bytes), Lru(storage_blocks)
+        self._memory = Lru(memory_bytes // settings.block_bytes)
+        self._storage = Lru(storage_blocks)
         self.objects = 0  # number of objects written so far
 
     def use(self, prompt: Prompt) -> tuple[list[CachedBlock], list[int], list[int]]:
@@ -135,7 +136,9 @@ def plan_rank(settings: KvSettings, prompts: Sequence[Prompt]) -> RankPlan:
             f"kv.capacity_gb is {settings.capacity_gb:g}, and the longest prompt alone has {longest_bytes / 1e9:.3g} "
             "GB: wanted more, or 0 for no limit"
         )
-    cache, busy_seconds, users = BlockCache(settings), 0.0, len({prompt.user for prompt in prompts})
+    users = len({prompt.user for prompt in prompts})
+    cache = BlockCache(settings)
+    busy_seconds = 0.0
     for prompt in prompts:
         prefix, _, _ = cache.use(prompt)
         busy_seconds += settings.prefill_seconds(prompt.input_tokens, cached_tokens(settings, prompt, len(prefix)))

@@ -162,7 +162,7 @@ class Replay:
                 self._compute(batch.owner, row)
         else:
             row.written_ns, row.write_call_ns = batch.ended_ns, batch.call_ns
-        for object_id in batch.objects:
+        for object_id in batch.blocks:
             self._in_use[object_id] -= 1
             self._remove_if_free(object_id)
         self._finish_if_done(batch.owner, row)

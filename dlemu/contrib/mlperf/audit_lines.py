@@ -75,7 +75,8 @@ def audit_lines(runs: Sequence[AuditedRun]) -> Iterator[Cell]:
     if verdicts:
         counts = [f"{verdict} in {count(verdicts[verdict], 'run')}" for verdict in _VERDICTS if verdicts[verdict]]
         yield f"printed AU: {', '.join(counts)}"
-    wrong, from_steps = sum(bool(row.errors) for row in rows), sum(row.basis == "steps" for row in rows)
+    wrong = sum(row.errors > 0 for row in rows)
+    from_steps = sum(row.basis == "steps" for row in rows)
     # Block times give a rate, or an AU, only if the run's settings are known.
     timed = [row for row in rows if row.basis == "blocks"]
     from_blocks = sum(row.au_whole_percent is not None or row.samples_per_second_dlio_v1 is not None for row in timed)

@@ -74,7 +74,7 @@ def datasize_command(
     memory = host_memory_gib() if memory_gib is None else memory_gib
     memory_source = "measured here" if memory_gib is None else "as given"
     if workload.workflow.train:
-        sets_files = any(word.lstrip("+").startswith("dataset.num_files_train=") for word in overrides)
+        sets_files = any(each.lstrip("+").startswith("dataset.num_files_train=") for each in overrides)
         requested = workload.dataset.num_files_train if sets_files else None
         size: Datasize | CheckpointDatasize = datasize(
             workload, edition=edition, hosts=hosts, memory_gib_per_host=memory, files_requested=requested
@@ -141,16 +141,16 @@ def run_command(
     if cfg:
         click.echo(to_yaml(load(overrides, config_dir=config_dir)), nl=False)
         return
-    folder, words = take_word(overrides, "output.folder")
-    launcher, words = take_word(words, "launcher")
-    workload = load(words, config_dir=config_dir)
+    folder, remaining = take_word(overrides, "output.folder")
+    launcher, remaining = take_word(remaining, "launcher")
+    workload = load(remaining, config_dir=config_dir)
     folder = folder or result_folder.new_folder(workload.model.name, "mlperf-")
     result_folder.check_place(folder)
     plan = RehearsalPlan(
         organisation=organisation,
         system=system,
         workload=workload,
-        words=tuple(words),
+        overrides=tuple(remaining),
         folder=folder,
         launcher=launcher,
         config_dir=config_dir,

@@ -1,8 +1,7 @@
 """Plans a packing and runs it on each rank: each of n ranks makes every n-th missing file, and logs a row for it.
 
 A packed file gets its name when all of it is on the device. So after an interruption, the same command only packs the
-files that do not exist yet. packed.json holds the settings; it is written before the first file, and marked as complete
-after the last.
+files that do not exist yet. packed.json holds the settings; it is written first, and marked as complete at the end.
 """
 
 from __future__ import annotations
@@ -231,12 +230,9 @@ def images_below(folder: str, target: str, *, only_images: bool) -> list[str]:
     Hidden files and the folder `target` are omitted. Raises DatasetError if no file remains.
     """
     paths: list[str] = []
-    for parent, subfolders, files in os.walk(folder, onerror=_raise_unlisted, followlinks=True):
-        subfolders[:] = [
-            name
-            for name in subfolders
-            if not name.startswith(".") and os.path.abspath(f"{parent}/{name}") != os.path.abspath(target)
-        ]
+    target_path = os.path.abspath(target)
+    for parent, dirs, files in os.walk(folder, onerror=_raise_unlisted, followlinks=True):
+        dirs[:] = [name for name in dirs if name[0] != "." and os.path.abspath(f"{parent}/{name}") != target_path]
         paths += [os.path.join(parent, name)[len(folder) + 1 :] for name in files if not name.startswith(".")]
     images = sorted(path for path in paths if not only_images or is_image(path))
     if not images:

@@ -18,16 +18,20 @@ from dlemu.contrib.pack.settings import PackSettings
 from dlemu.extend import AlignedBuffer, UserError, format_base, registry, storage_base, thread_accounting
 from dlemu.extend import layout as dataset_layout
 
-_GOES_ON = "and run the same command again: it continues after the finished files"
+_HOW_TO_CONTINUE = "and run the same command again: it continues after the finished files"
 
 
 class FilePacker:
-    """Packs images below one folder into the files of a layout, which gives each its path."""
+    """Packs the images of a folder into packed files, one at a time; the layout gives the paths of the packed files."""
 
     def __init__(self, settings: PackSettings, folder: str, layout: dataset_layout.Layout) -> None:
-        self._settings, self._recipe, self._folder, self._layout = settings, settings.recipe, folder, layout
+        self._settings = settings
+        self._recipe = settings.recipe
+        self._folder = folder
+        self._layout = layout
         self._storage = storage_base.open_storage(storage_base.StorageSpec())
-        self._buffer, self._account = AlignedBuffer(), thread_accounting.ThreadAccounting()
+        self._buffer = AlignedBuffer()  # holds one image
+        self._account = thread_accounting.ThreadAccounting()
         self._row = Counter[str]()  # of the current file
         self._lap_ns = 0  # start of the current lap, which is spent on one activity
         self._lap_cpu_ns = self._lap_cpu_wait_ns = 0  # this thread's totals at that time
@@ -45,7 +49,7 @@ class FilePacker:
         try:
             packer: format_base.Packer = registry.find("datagen.formats", self._settings.format, "Packer")(writer)
             for name in names:
-                sample = self._prepared(name)
+                sample = self._prepare(name)
                 with self._writing(path):
                     try:
                         packer.add(sample)
@@ -69,7 +73,7 @@ class FilePacker:
         row["ended_ns"] = time.monotonic_ns()
         return row
 
-    def _prepared(self, name: str) -> format_base.PackedSample:
+    def _prepare(self, name: str) -> format_base.PackedSample:
         """Read and prepare an image; raises UserError."""
         path = f"{self._folder}/{name}"
         try:
@@ -81,16 +85,13 @@ class FilePacker:
             return sample
         except (OSError, DamagedError) as error:
             reason = getattr(error, "strerror", error)
-            raise UserError(f"{path} can't be packed: {reason}. Repair or remove it, {_GOES_ON}") from error
+            raise UserError(f"{path} can't be packed: {reason}. Repair or remove it, {_HOW_TO_CONTINUE}") from error
 
     def _read(self, path: str) -> memoryview:
         size_bytes = self._storage.size_bytes(path)  # raises OSError for a pipe, on which `open` would block
-        reader = self._storage.open(path)
-        try:
+        with contextlib.closing(self._storage.open(path)) as reader:
             data = self._buffer.view(max(1, size_bytes))[:size_bytes]
             read_bytes = reader.read_into(data, 0)
-        finally:
-            reader.close()
         if read_bytes != size_bytes:
             raise DamagedError(f"it ends after {read_bytes} of {size_bytes} bytes")
         return data
@@ -112,5 +113,5 @@ class FilePacker:
         except OSError as error:
             raise UserError(
                 f"{path}: {error}: pack.target can't be written. Free some space "
-                f"(or raise the limit on file sizes) if that is the reason, {_GOES_ON}"
+                f"(or raise the limit on file sizes) if that is the reason, {_HOW_TO_CONTINUE}"
             ) from error

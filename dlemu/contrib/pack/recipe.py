@@ -26,7 +26,7 @@ class DamagedError(Exception):
 class Recipe:
     """How images are resized and encoded."""
 
-    sides: tuple[int, ...]  # pixels: height and width, or the shorter side alone, which keeps the shape; empty: as is
+    sides: tuple[int, ...]  # pixels: (height, width); (shorter,), which keeps the aspect ratio; or () for no resizing
     encoding: Literal["keep", "raw", "jpeg"]
 
     @property

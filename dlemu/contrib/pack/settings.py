@@ -39,8 +39,10 @@ class PackSettings:
         sides = [int(side) for side in str(self.resize).lower().split("x")]
         if not (sides == [0] or (len(sides) in (1, 2) and min(sides) > 0)):
             raise ValueError(str(self.resize))
-        encoding = ("raw" if any(sides) else "keep") if self.encode == "auto" else self.encode
-        return Recipe(tuple(side for side in sides if side), encoding)
+        final_sides = tuple(side for side in sides if side)  # empty for `0`
+        if self.encode == "auto":
+            return Recipe(final_sides, "raw" if final_sides else "keep")
+        return Recipe(final_sides, self.encode)
 
     def problems(self, where: str) -> Iterator[str]:
         """Yield a message for each invalid value or combination of values."""

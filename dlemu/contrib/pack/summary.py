@@ -30,7 +30,7 @@ COLUMNS = {
     "sample_bytes": "bytes of its samples, without what the format adds",
     "storage_bytes": "bytes fetched from storage for it, by the kernel's accounting",
     "cpu_ns": "CPU time of the rank",
-} | {f"{name}_{clock}_ns": f"time to {name}, {words}" for name in ACTIVITIES for clock, words in _CLOCKS.items()}
+} | {f"{name}_{clock}_ns": f"time to {name}, {state}" for name in ACTIVITIES for clock, state in _CLOCKS.items()}
 """Columns of pack.parquet, which has a row per packed file. Points in time are nanoseconds of CLOCK_MONOTONIC."""
 # What limits a packing. `processes`: too few for the cores and the storage; `images`: too few for the processes.
 What = Literal["storage", "host CPU", "processes", "images"]
@@ -117,7 +117,8 @@ def summarise(run: rows_job.RowsRun) -> PackSummary:
     window_ns = begin_ns, end_ns
     seconds = max(1e-9, (end_ns - begin_ns) / 1e9)
     totals = {name: rows[name].sum().item() for name in rows.dtype.names or ()}
-    images, set_images = totals["images"], int(rows["set_images"].max(initial=0))
+    images = totals["images"]
+    set_images = int(rows["set_images"].max(initial=0))
     images_per_file = int(rows["images_per_file"].max(initial=0))
     cores = sum(host.cpu_usable for host in facts.journal.hosts) or 1
     cpu_percent = 100 * totals["cpu_ns"] / 1e9 / seconds / cores
@@ -251,8 +252,8 @@ def judge_packing(
     return _limit("host CPU", confidence, advice)
 
 
-def _limit(what: What, confidence: rows_job.Confidence, advice: str) -> rows_job.LimitedBy[What]:
-    return rows_job.LimitedBy(what=what, confidence=confidence, advice=(ADVICE[advice],))
+def _limit(bottleneck: What, confidence: rows_job.Confidence, advice: str) -> rows_job.LimitedBy[What]:
+    return rows_job.LimitedBy(what=bottleneck, confidence=confidence, advice=(ADVICE[advice],))
 
 
 def training_shape(images: int, images_per_file: int) -> tuple[int, int]:
@@ -263,14 +264,14 @@ def training_shape(images: int, images_per_file: int) -> tuple[int, int]:
 def train_command(settings: PackSettings, images: int, images_per_file: int, sample_bytes: int) -> str:
     """Return the command that trains on a packed set."""
     files, samples = training_shape(images, images_per_file)
-    words = [
+    overrides = [
         override(("dataset", "data_folder"), settings.target),
         f"dataset.format={settings.format}",
         f"dataset.num_files_train={files}",
         f"dataset.num_samples_per_file={samples}",
         f"dataset.record_length_bytes={max(1, sample_bytes)}",
     ]
-    return shlex.join(["dlemu", "train", "workload=default", *words])
+    return shlex.join(["dlemu", "train", "workload=default", *overrides])
 
 
 def _issues(images: int, images_per_file: int, from_storage: float | None) -> Iterator[str]:

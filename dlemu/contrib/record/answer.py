@@ -154,14 +154,11 @@ class Recording(JobRun):
 
     @property
     def cached_percent(self) -> int | None:
-        """Share of the bytes that the page cache served, %; for mapped files 0 or 100, as read-ahead hides the rest.
-
-        None if it is unknown: devices seem to have served no bytes, but the kernel counts none on this file system.
-        """
+        """Share of bytes from the page cache, %; None: unknown. Of mapped files 0 or 100: read-ahead hides the rest."""
         read, device = self.read_bytes_per_sample, self.device_bytes_per_sample
         served = 1 - device / read if read > 0 else float(device == 0)
         if served > _ALL_CACHED:
-            return 100 if self.device_bytes_counted else None
+            return 100 if self.device_bytes_counted else None  # Devices may have served bytes uncounted.
         return 0 if served < _NONE_CACHED or self.mapped else round(100 * served)
 
 

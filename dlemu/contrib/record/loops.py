@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -16,11 +17,10 @@ from numpy.typing import NDArray
 
 from dlemu.contrib.record.rows import Batch, Pass, PassEnd, ProcessRows
 
-# A batch was ready if the wait was at most 1 ms (for the transfer) or 5 % of the median body, whichever is longer.
-READY_SECONDS = 0.001
-READY_SHARE = 0.05
+READY_SECONDS = 0.001  # A batch was ready if the wait was no longer than this, in which it was only transferred,
+READY_SHARE = 0.05  # or no longer than this share of the median body.
 _IDLE_SHARE = 0.8  # Training is synchronous if the accelerator was idle at the end of at least this share of steps.
-Steps = list[tuple[Batch, Batch | PassEnd]]  # batches, each with the next request, which ends the body of the step
+Steps = list[tuple[Batch, Batch | PassEnd]]  # each batch with the trainer's next request, which ends the body
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class Loop:
 
 def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
     """Return the training of a process without its first `skip` batches; None if that leaves no step."""
-    batches_of: dict[int, list[Batch]] = {loader_pass.number: [] for loader_pass in rows.passes}
+    batches_of = defaultdict[int, list[Batch]](list)
     for batch in rows.batches:
-        batches_of.setdefault(batch.number, []).append(batch)
+        batches_of[batch.number].append(batch)
     training = []  # the passes in which the optimizer steps: it does not during an evaluation
     for loader_pass in rows.passes:
         pass_batches = batches_of[loader_pass.number]
@@ -70,10 +70,9 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
     by_pass = sorted((batches_of[loader_pass.number] for loader_pass in training), key=lambda batches: batches[0].t0)
     requests: list[Batch | PassEnd] = [*rows.pass_ends, *rows.batches]
     requests.sort(key=lambda request: request.t0)
-    request_times = [request.t0 for request in requests]
     steps: Steps = []
     for batch in _without_warm_up(training, by_pass, skip):
-        index = bisect.bisect_left(request_times, max(batch.t1, batch.t0 + 1))
+        index = bisect.bisect_left(requests, max(batch.t1, batch.t0 + 1), key=lambda request: request.t0)
         if index < len(requests):
             steps.append((batch, requests[index]))
     return _loop(rows, training, by_pass, steps)
@@ -84,7 +83,7 @@ def _loop(rows: ProcessRows, passes: Sequence[Pass], by_pass: Sequence[Sequence[
     device_times = {time.serial: time for time in rows.device_times}
     by_device = sum(batch.serial in device_times for batch, _ in steps) > len(steps) / 2
     if by_device:
-        steps = [(batch, following) for batch, following in steps if batch.serial in device_times]
+        steps = [step for step in steps if step[0].serial in device_times]
     if not steps:
         return None
     batches = [batch for batch, _ in steps]
@@ -92,11 +91,11 @@ def _loop(rows: ProcessRows, passes: Sequence[Pass], by_pass: Sequence[Sequence[
     reads_ahead = sum(batch.thread not in trainers for batch in batches) > len(batches) / 2
     wait = _seconds(batch.t1 - batch.t0 for batch in batches)
     body_ns = []
-    for batch, following in steps:
-        saves = [save for save in rows.saves if batch.t1 <= save.t0 and save.t1 <= following.t0]
-        body_ns.append(following.t0 - batch.t1 - sum(save.t1 - save.t0 for save in saves))
+    for batch, request in steps:
+        saves = [save for save in rows.saves if batch.t1 <= save.t0 and save.t1 <= request.t0]
+        body_ns.append(request.t0 - batch.t1 - sum(save.t1 - save.t0 for save in saves))
     body = _seconds(body_ns)
-    queue = np.minimum(_seconds(following.queue0 - batch.queue1 for batch, following in steps), body)
+    queue = np.minimum(_seconds(request.queue0 - batch.queue1 for batch, request in steps), body)
     wait_queue = np.minimum(_seconds(batch.queue1 - batch.queue0 for batch in batches), wait)
     receive_cpu = np.zeros(len(batches))
     if passes[0].workers:  # Workers load the batches, so the trainer's CPU time in a wait is for receiving a batch.
@@ -121,7 +120,7 @@ def _loop(rows: ProcessRows, passes: Sequence[Pass], by_pass: Sequence[Sequence[
         wait_queue=wait_queue,
         receive_cpu=receive_cpu,
         computation=computation,
-        cpu=_seconds(following.cpu0 - batch.cpu1 for batch, following in steps),
+        cpu=_seconds(request.cpu0 - batch.cpu1 for batch, request in steps),
         by_device=by_device,
         reads_ahead=reads_ahead,
         # Without an accelerator, the trainer computes: batches are requested meanwhile only if another thread does it.
@@ -140,11 +139,11 @@ def _seconds(ns: Iterable[int]) -> NDArray[np.float64]:
 def _without_warm_up(training: Sequence[Pass], by_pass: Sequence[Sequence[Batch]], skip: int) -> list[Batch]:
     """Return the batches to measure: no warm-up and, in passes long enough, none that were prefetched at the start."""
     measured: list[Batch] = []
-    prefetched = {loader_pass.number: loader_pass.workers * (loader_pass.prefetch or 2) for loader_pass in training}
-    for position, batches in enumerate(by_pass):
-        steady = batches[skip:] if position == 0 else batches
-        lead = prefetched[batches[0].number]
-        measured += steady[lead:] if len(steady) > 3 * lead else steady
+    prefetch_of = {loader_pass.number: loader_pass.workers * (loader_pass.prefetch or 2) for loader_pass in training}
+    for index, batches in enumerate(by_pass):
+        after_skip = batches[skip:] if index == 0 else batches
+        prefetched = prefetch_of[batches[0].number]  # batches that workers began to load at the pass's start
+        measured += after_skip[prefetched:] if len(after_skip) > 3 * prefetched else after_skip
     return measured
 
 
@@ -158,6 +157,7 @@ def _accumulation(rows: ProcessRows, by_pass: Sequence[Sequence[Batch]]) -> int:
     for batches in by_pass:
         batch_count += len(batches)
         groups += 1
-        for batch, following in itertools.pairwise(batches):
-            groups += bisect.bisect(step_times, following.t0) > bisect.bisect(step_times, batch.t1)
+        for batch, next_batch in itertools.pairwise(batches):
+            if bisect.bisect(step_times, next_batch.t0) > bisect.bisect(step_times, batch.t1):  # a step in between
+                groups += 1
     return max(1, round(batch_count / groups))

@@ -54,8 +54,7 @@ def workload_of(recording: Recording, data: Data | None, *, engine: str) -> dict
     }
     if recording.saves is not None:
         tree["model"]["model_size_bytes"] = int(rounded(recording.saves.bytes))
-        between = recording.saves.batches_between
-        tree["checkpoint"] = {"steps_between_checkpoints": between or -1, "type": "rank_zero"}
+        tree["checkpoint"] = {"steps_between_checkpoints": recording.saves.batches_between or -1, "type": "rank_zero"}
     return tree
 
 
@@ -64,10 +63,11 @@ def simplified(recording: Recording, data: Data | None) -> Iterator[str]:
     batches = recording.gradient_accumulation_steps
     if recording.loaders > 1 and batches > 1:
         yield f"its ranks synchronise every {batches} batches: in a replay they do after each"
-    if data is not None and (files := recording.files_per_sample) > 1:
+    files = recording.files_per_sample
+    if data is not None and files > 1:
         yield f"each sample is read from {files} files ({data.ending}): in the recipe each file is a sample"
     if data is not None and reads_parts(data, recording):
-        part = f"{recording.read_bytes_per_sample / recording.files_per_sample:,.0f} bytes"
+        part = f"{recording.read_bytes_per_sample / files:,.0f} bytes"
         yield f"it reads a part of a file for each sample, {part}: a replay reads such pieces from all over the files"
 
 
@@ -125,8 +125,7 @@ def _reader(recording: Recording, engine: str) -> dict[str, Any]:
 
 def duration(spread: Spread) -> float | dict[str, Any]:
     """Return a time as a setting: a number if it hardly varies, else its quantiles and its exact mean."""
-    low, high = spread.quantiles[0], spread.quantiles[-1]
-    if high - low <= _NARROW * spread.mean:
+    if spread.quantiles[-1] - spread.quantiles[0] <= _NARROW * spread.mean:
         return spread.mean
     quantiles = ascending([rounded(value, 4) for value in spread.quantiles], spread.mean)
     return {"type": "empirical", "mean": spread.mean, "seconds": quantiles}

@@ -20,7 +20,6 @@ DEFAULT_FOLDER = "dlemu-record"  # below the current folder
 DEFAULT_WINDOW = "0 10"  # even with steps of a second, hundreds of batches, enough for quantiles
 ROWS_VERSION = 1
 ENDING = ".jsonl"
-
 _MODULE = "_dlemu_record"  # this module's name in sys.modules, however it was imported, and its attribute on iterators
 _MAX_ROW_BYTES = 256 << 20  # hundreds of thousands of batches; a longer recording could fill the disk
 _MAX_FILES = 2000  # file names that a process records at most: enough for a dataset with a folder per class
@@ -40,8 +39,7 @@ class _Process:
 
     def __init__(self) -> None:
         self.folder = ""
-        self.max_batches = 0
-        self.max_ns = 0
+        self.max_batches = self.max_ns = 0
         self.ended = False
         self.overhead: tuple[int, int] | None = None  # bytes and calls that reading `_Counters` adds to them
         self.renew()
@@ -122,8 +120,7 @@ def _never_fails(function: Callable[..., Any]) -> Callable[..., Any]:
 def _around(begin: Callable[..., Any], end: Callable[..., Any] = lambda *_: None) -> Callable[..., Any]:
     """Return a decorator that calls `begin` with the arguments before a function runs, and `end` afterwards.
 
-    `end` gets the value that `begin` returned, the arguments, the result, and the type of an exception. If `begin`
-    returns None, `end` is not called.
+    `end` gets what `begin` returned (if None, it isn't called), the arguments, the result, and an exception's type.
     """
     import functools
 
@@ -182,8 +179,8 @@ class _Counters:
         """
         schedule, thread, process = (os.pread(file, 512, 0).split() if file >= 0 else [] for file in self.files)
         counters = [int(schedule[0]), int(schedule[1])] if len(schedule) >= 2 else [-1, -1]
-        for words in (thread, process):  # rchar, syscr and read_bytes
-            counters += [int(words[1]), int(words[5]), int(words[9])] if len(words) >= 10 else [-1, -1, -1]
+        for fields in (thread, process):  # rchar, syscr and read_bytes
+            counters += [int(fields[1]), int(fields[5]), int(fields[9])] if len(fields) >= 10 else [-1, -1, -1]
         return counters
 
     def queue(self) -> int:
@@ -251,7 +248,7 @@ def _end_fetch(start: Any, arguments: Any, data: Any, error: Any) -> None:
     read_calls = thread_calls
     if thread_read < 0 or process_read - thread_read >= _HAND_OVER_BYTES:  # A smaller excess is from sending tensors.
         read_calls = max(thread_calls, process_calls)
-    own_bytes, own_calls = _process.overhead or (0, 0)
+    hook_bytes, hook_calls = _process.overhead or (0, 0)
     is_map = not hasattr(fetcher, "dataset_iter")
     samples, batch_bytes, arrays = _batch_size(data)
     if getattr(fetcher, "auto_collation", False) and (samples is None or is_map):
@@ -268,8 +265,8 @@ def _end_fetch(start: Any, arguments: Any, data: Any, error: Any) -> None:
         "arrays": arrays,
         "cpu": cpu_ns,
         "queue": queue_ns,
-        "read": max(0, read_bytes - own_bytes) if read_bytes >= 0 else -1,
-        "calls": max(0, read_calls - own_calls) if read_calls >= 0 else -1,
+        "read": max(0, read_bytes - hook_bytes) if read_bytes >= 0 else -1,
+        "calls": max(0, read_calls - hook_calls) if read_calls >= 0 else -1,
         "device": max(thread_device, process_device),  # bytes read from devices
         "process_read": after[_PROCESS_READ] - _process.own_read_bytes,
         "process_device": after[_PROCESS_DEVICE],
@@ -389,13 +386,10 @@ def _end_index(fetch: Any, arguments: Any, selected: Any, error: Any) -> None:
 
 
 class DeviceTimes:
-    """Measures the GPU time of each step with CUDA events, which are queried some steps later and never waited for.
-
-    `cuda` is `torch.cuda`, or an object with the same Event and default_stream.
-    """
+    """Measures the GPU time of each step with CUDA events, which are queried some steps later and never waited for."""
 
     def __init__(self, cuda: Any) -> None:
-        self._cuda = cuda
+        self._cuda = cuda  # `torch.cuda`, or an object with the same Event and default_stream
         self._pending: list[Any] = []
         self._begin: Any = None
         self._last_end: Any = None
@@ -486,7 +480,8 @@ def _end_next(start: Any, arguments: Any, _: Any, error: Any) -> None:
     _thread.is_waiting = False
     if error is not None and not issubclass(error, StopIteration):
         return
-    is_first, _process.listed = number != _process.listed, number
+    is_first = number != _process.listed
+    _process.listed = number
     _process.write(
         {
             "k": "batch" if error is None else "over",

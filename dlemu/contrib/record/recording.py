@@ -11,7 +11,6 @@ from operator import attrgetter
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from dlemu.contrib.record.answer import MAX_CORE_WAIT_PERCENT, Loading, Parts, Recording, Saves, Spread
 from dlemu.contrib.record.loops import Loop, training_loop
@@ -22,8 +21,8 @@ MIN_STEPS = 20
 _MIN_READY = 8  # With fewer steps whose batch was ready, the compute time is taken from all steps.
 _EQUAL_SHARE = 0.95  # Batches have one size if this share has the median size: the last of a pass may be smaller.
 _DEVICE_READS_SHARE = 0.1  # A larger share of batches with device reads but no read calls shows mapped files.
-_FEW_CALLS = 0.01  # With at most so many read calls per batch, a job does not read by calls.
-_FEW_BYTES = 512  # Calls that read fewer bytes per sample, while no data file was open, read no samples.
+_MIN_CALLS_PER_BATCH = 0.01  # A job with no more read calls than this does not read its samples by calls.
+_MIN_SAMPLE_BYTES = 512  # If no data file was seen, calls that read less per sample read no samples (pipes, locks).
 _OVERHEAD_BYTES = 4096  # allowance per batch for bytes that the hook and the loader's queue read
 _CODE_BYTES = 16 << 20  # allowance for bytes from devices that are no data: pages of libraries on first use
 
@@ -41,7 +40,7 @@ class _Reader:
 
 def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     """Return the recording of a job without its first `skip` batches; raises UserError if no training is left."""
-    processes, batch_notes = _with_items_as_samples(processes)
+    processes, item_notes = _with_items_as_samples(processes)
     readers = _readers(processes, skip)
     _check_training(processes, readers, skip)
     loops = [*{id(reader.loop): reader.loop for reader in readers}.values()]
@@ -53,35 +52,40 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     samples = float(batch_samples.sum())
     mean_batch = float(batch_samples.mean())
     batch_size = int(np.median(batch_samples))
+    size_notes = []
     if (batch_samples == batch_size).mean() < _EQUAL_SHARE:
         batch_size = max(1, round(mean_batch))
-        differ = f"its batches have {batch_samples.min():.0f} to {batch_samples.max():.0f} samples"
-        batch_notes = (*batch_notes, f"{differ}: those of the recipe all have {batch_size}, the mean")
-    rates = [mean_batch * len(loop.wait) / float((loop.wait + loop.body).sum()) for loop in loops]
+        sizes = f"its batches have {batch_samples.min():.0f} to {batch_samples.max():.0f} samples"
+        size_notes.append(f"{sizes}: those of the recipe all have {batch_size}, the mean")
+    # The steps of the trainers.
     step_cpu = np.concatenate([loop.group_means(np.minimum(loop.cpu, loop.computation)) for loop in loops])
     ready = np.concatenate([loop.ready() for loop in loops])
     ready_waits = np.concatenate([loop.group_means(loop.wait) for loop in loops])[ready]
     compute_times = np.concatenate([loop.group_means(loop.computation) for loop in loops])
     few_ready = int(ready.sum()) < _MIN_READY
+    parts = _parts(loops, fetches)
+    # What the batches took: CPU time, and bytes from files and devices.
     user_cpu = np.array([max(0, cpu_ns(fetch) - fetch.system_cpu) for fetch in fetches], float) / 1e9
-    worker_seconds, worker_fetches = worker_cpu([(reader.measured, reader.is_trainer) for reader in readers])
+    worker_seconds, worker_fetches = worker_cpu((reader.measured, reader.is_trainer) for reader in readers)
+    mean_cpu = float(user_cpu.sum() / batch_samples.sum())
+    # The mean of a batch of n samples varies less than the time of a sample, by the square root of n.
+    sample_cpu = np.maximum(mean_cpu + (user_cpu / batch_samples - mean_cpu) * np.sqrt(batch_samples), 0)
     read_bytes = _bytes_read(processes, fetches, samples)
     devices_read = sum(fetch.device > 0 for fetch in fetches) > _DEVICE_READS_SHARE * len(fetches)
-    parts = _parts(loops, fetches)
     return Recording(
         ranks=ranks,
         loaders=1 if len(loops) == 1 else ranks,
         loading=_loading(longest.passes[-1], fetches, samples),
         batch_size=batch_size,
         steps=len(longest.wait),
-        samples_per_second=sum(rates),
+        samples_per_second=sum(mean_batch * len(loop.wait) / float((loop.wait + loop.body).sum()) for loop in loops),
         computation=Spread.of(compute_times if few_ready else compute_times[ready]),
         step_cpu=Spread.of(step_cpu),
         gradient_accumulation_steps=longest.accumulation,
         synchronous=longest.is_synchronous,
         hand_over=float(np.median(ready_waits)) if len(ready_waits) else 0.0,
         parts=parts,
-        preprocess=_per_sample(user_cpu, batch_samples),
+        preprocess=Spread.of(sample_cpu).scaled(mean_cpu),
         worker_cpu_per_sample=worker_seconds / max(1, sum(map(samples_of, worker_fetches))),
         read_bytes_per_sample=read_bytes / samples,
         calls_per_sample=sum(max(fetch.calls, 0) for fetch in fetches) / samples,
@@ -95,19 +99,16 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         coverage_percent=_coverage(readers),
         saves=_saves(loops),
         problems=tuple(_problems(processes, loops, fetches)),
-        notes=(*_notes(loops, parts, few_ready=few_ready and not loops[0].by_device), *batch_notes),
+        notes=(*_notes(loops, parts, few_ready=few_ready and not loops[0].by_device), *item_notes, *size_notes),
     )
 
 
 def files_of(processes: Sequence[ProcessRows], skip: int) -> list[str]:
-    """Return the paths of the files that the samples came from, sorted.
-
-    The hook records a path once per process, on first use, which may be in an evaluation. So a file that an evaluation
-    opened is included if the training opened files in the same folder.
-    """
+    """Return the paths of the files that the samples came from, sorted."""
     paths = set[str]()
     for reader in _readers(processes, skip):
         training = {path for fetch in reader.training for path in fetch.files}
+        # The hook records a path once per process. So if an evaluation opened a file first, its folder decides.
         folders = set(map(os.path.dirname, training))
         opened = {path for fetch in reader.rows.fetches if not fetch.maps for path in fetch.files}
         paths |= training | {path for path in opened if not training or os.path.dirname(path) in folders}
@@ -115,9 +116,9 @@ def files_of(processes: Sequence[ProcessRows], skip: int) -> list[str]:
 
 
 def _with_items_as_samples(processes: Sequence[ProcessRows]) -> tuple[Sequence[ProcessRows], Sequence[str]]:
-    """Return the rows, and notes: items of a dataset that are batches read as one piece now count as one sample each.
+    """Return the rows, and notes: if a dataset's items are batches that are read in one piece, each is now one sample.
 
-    Example: an item of 2048 rows of a table counts as 1 sample if 30 calls read it, as 2048 samples if 2048 calls do.
+    Example: an item of 2048 rows of a table is 1 sample if 30 calls read it, and 2048 samples if 2048 calls do.
     """
     fetches = [fetch for rows in processes for fetch in rows.fetches if 0 < (fetch.items or 0) < (fetch.n or 0)]
     samples = sum(fetch.n or 0 for fetch in fetches)
@@ -183,22 +184,23 @@ def _check_training(processes: Sequence[ProcessRows], readers: Sequence[_Reader]
 
 
 def samples_of(fetch: Fetch) -> int:
-    """Return the number of samples in a batch; if no array shows it, the number of opened files."""
+    """Return a batch's number of samples; if no array shows it, the number of opened files, or 1 if it only read."""
     return fetch.n if fetch.n is not None else fetch.opens or int(fetch.read > 0 or fetch.map_bytes > 0)
 
 
 def cpu_ns(fetch: Fetch) -> int:
-    """Return the CPU time of loading a batch, ns: of its thread or, if more, of its whole process up to one core."""
+    """Return the CPU time of loading a batch, ns: its thread's or, if longer, its process's, at most one core."""
     return max(fetch.cpu, min(fetch.process_cpu_in, fetch.t1 - fetch.t0))
 
 
-def worker_cpu(readers: Iterable[tuple[Sequence[Fetch], bool]]) -> tuple[float, list[Fetch]]:
-    """Return the CPU seconds for loading, and the batches loaded in them, from (batches, whether it trains) by process.
+def worker_cpu(processes: Iterable[tuple[Sequence[Fetch], bool]]) -> tuple[float, list[Fetch]]:
+    """Return the CPU seconds in which processes loaded batches, and these batches.
 
-    A worker only loads, so all its CPU time after its first batch counts; of a trainer, only that within loading does.
+    Each process is (its batches, whether it is a trainer). A worker only loads, so all its CPU time after the first
+    batch counts; a trainer's counts only while it loads.
     """
     cpu_seconds, batches = 0.0, list[Fetch]()
-    for fetches, is_trainer in readers:
+    for fetches, is_trainer in processes:
         if is_trainer or len(fetches) < 2:
             cpu_seconds += sum(map(cpu_ns, fetches)) / 1e9
             batches += fetches
@@ -209,7 +211,7 @@ def worker_cpu(readers: Iterable[tuple[Sequence[Fetch], bool]]) -> tuple[float, 
 
 
 def _loading(loader: Pass, fetches: Sequence[Fetch], samples: float) -> Loading:
-    """Return the settings of a DataLoader, with the dataset's length in samples: an item may hold several."""
+    """Return the settings of a DataLoader, with its dataset's length in samples, of which an item may hold several."""
     items = sum(fetch.items or samples_of(fetch) for fetch in fetches)
     return Loading(
         iterable=loader.iterable,
@@ -217,7 +219,7 @@ def _loading(loader: Pass, fetches: Sequence[Fetch], samples: float) -> Loading:
         prefetch=loader.prefetch or 2,
         start_method=loader.method,
         order=loader.order,
-        samples=loader.samples and round(loader.samples * samples / items),
+        samples=None if loader.samples is None else round(loader.samples * samples / items),
     )
 
 
@@ -233,7 +235,7 @@ def _parts(loops: Sequence[Loop], fetches: Sequence[Fetch]) -> Parts:
     trainer_queue = float(np.concatenate([loop.queue + loop.wait_queue for loop in loops]).mean())
     ready = np.concatenate([loop.ready() for loop in loops])
     load_ns = sum(fetch.t1 - fetch.t0 for fetch in fetches)
-    on_core_ns = min(sum(cpu_ns(fetch) for fetch in fetches), load_ns)
+    on_core_ns = min(sum(map(cpu_ns, fetches)), load_ns)
     queue_ns = min(sum(max(fetch.queue, 0) for fetch in fetches), load_ns - on_core_ns)
     if not loops[0].passes[0].workers:  # The trainer itself loads, so `trainer_queue` includes its queueing.
         load_ns -= queue_ns
@@ -249,13 +251,6 @@ def _parts(loops: Sequence[Loop], fetches: Sequence[Fetch]) -> Parts:
     )
 
 
-def _per_sample(seconds: NDArray[np.float64], samples: NDArray[np.float64]) -> Spread:
-    """Return the distribution of a sample's time: means of n samples vary less than it, by the square root of n."""
-    mean = float(seconds.sum() / samples.sum())
-    values = np.maximum(mean + (seconds / samples - mean) * np.sqrt(samples), 0)
-    return Spread.of(values).scaled(mean)
-
-
 def _bytes_read(processes: Sequence[ProcessRows], fetches: Sequence[Fetch], samples: float) -> int:
     """Return the bytes read for all samples, by read calls and from mapped arrays; 0 if the calls read no samples."""
     read_bytes = sum(max(fetch.read, 0) + fetch.map_bytes for fetch in fetches)
@@ -263,23 +258,20 @@ def _bytes_read(processes: Sequence[ProcessRows], fetches: Sequence[Fetch], samp
         return read_bytes
     first_fetches = {id(rows.fetches[0]) for rows in processes if rows.fetches}  # These read libraries, too.
     later = [fetch for fetch in fetches if id(fetch) not in first_fetches] or fetches
-    if sum(abs(fetch.calls) for fetch in later) <= _FEW_CALLS * len(later):
+    if sum(abs(fetch.calls) for fetch in later) <= _MIN_CALLS_PER_BATCH * len(later):  # -1 (unknown) counts as 1
         return 0
     has_files = any(fetch.files or fetch.opens for rows in processes for fetch in rows.fetches)
-    return read_bytes if has_files or read_bytes / samples >= _FEW_BYTES else 0
+    return read_bytes if has_files or read_bytes / samples >= _MIN_SAMPLE_BYTES else 0
 
 
 def _coverage(readers: Sequence[_Reader]) -> float:
-    """Return the share of the workers' bytes that the hook saw, %: the smaller of those for read calls and for devices.
-
-    Trainers are left out, as they read more than batches.
-    """
+    """Return the share of the workers' bytes that the hook saw, %: of read calls or of devices, if that is smaller."""
     seen_read = seen_device = total_read = total_device = 0
     for reader in readers:
         fetches = reader.measured[1:]
         if reader.is_trainer or not fetches or fetches[0].process_read < 0:
-            continue
-        first = reader.measured[0]  # The totals of the process count from its end.
+            continue  # A trainer reads more than batches; a negative total: the kernel reports none.
+        first = reader.measured[0]  # The process's totals count from this batch's end.
         read = sum(max(fetch.read, fetch.map_bytes) for fetch in fetches)
         device = sum(max(fetch.device, 0) for fetch in fetches)
         process_read = fetches[-1].process_read - first.process_read - _OVERHEAD_BYTES * len(fetches)

@@ -1,8 +1,7 @@
 """Replays a recipe (the workload made from a recording) on the same storage, to check that it behaves like the job.
 
-A replay is `dlemu train` with the same hook, so calls, bytes and CPU time are measured as they were in the job. A first
-replay shows the CPU time and the read calls of dlemu's own reader. Then the reader engine with the closest number of
-read calls is chosen, and the emulated preprocessing is adjusted to match the recorded CPU time.
+A replay is `dlemu train` with the same hook, so it is measured like the job. After the first replay, the reader engine
+with the closest number of read calls is chosen, and the emulated preprocessing is adjusted to the recorded CPU time.
 """
 
 from __future__ import annotations
@@ -80,8 +79,7 @@ def verdict(recording: Recording, replay: Replay | None, failure: str = "") -> t
     error = replay.error_percent(recording)
     if abs(error) > MAX_ERROR_PERCENT:
         message = f"its replay differs by {error:+.1f} % in samples/s: wanted {MAX_ERROR_PERCENT:g} % at most"
-        waits = ((recording.parts.core_wait_percent, "the job"), (replay.core_wait_percent, "the replay"))
-        longest, who = max(waits)
+        longest, who = max((recording.parts.core_wait_percent, "the job"), (replay.core_wait_percent, "the replay"))
         if longest <= min(MAX_CORE_WAIT_PERCENT, abs(error) - MAX_ERROR_PERCENT):  # too short to be the reason
             return False, message
         return None, f"{message}, but other load on this host kept {who} waiting for a core, {longest:.0f} % of a step"
@@ -129,13 +127,17 @@ def _overrides(recording: Recording, data: Data, skip: int) -> list[str]:
         f"train.epochs={math.ceil(steps / epoch_steps)}",
         f"train.total_training_steps={steps}",
         *cache_overrides(cached_before(data, recording)),
-        *("workflow.checkpoint=false", "metric.cached=true", "metric.ceiling_seconds=0", "metric.scaling_seconds=0"),
-        *("telemetry.enabled=false", "output.report=false"),
+        "workflow.checkpoint=false",
+        "metric.cached=true",
+        "metric.ceiling_seconds=0",
+        "metric.scaling_seconds=0",
+        "telemetry.enabled=false",
+        "output.report=false",
     ]
 
 
 def _measure(name: str, engine: str, results: str, rows: str, warm_up: int, files_per_sample: int) -> Replay:
-    """Return the measurements of a replay, per sample of the job; comments say which part of the replay each is of."""
+    """Return the measurements of a replay, per sample of the job; comments say which part of the replay each covers."""
     # Samples/s, and the times to receive a ready batch: after `warm_up` steps of each rank, at a steady rate.
     ranks = read_result(results).training.by_rank
     measured = [steps[warm_up:] for steps in ranks]
@@ -147,9 +149,9 @@ def _measure(name: str, engine: str, results: str, rows: str, warm_up: int, file
     ready_waits_ns = [ns for steps in measured for ns in steps["wait_ns"][steps["finished_ns"] <= steps["asked_ns"]]]
     # Calls and CPU time: without a worker's first two batches (of few, one), with its start and files opened once.
     processes = read_rows(rows)
-    loaded = [process.fetches[2 if len(process.fetches) > 4 else 1 :] for process in processes]
-    fetches = [fetch for batches in loaded for fetch in batches]
-    cpu_seconds, cpu_fetches = worker_cpu(zip(loaded, [bool(process.passes) for process in processes], strict=True))
+    loaded = [(process.fetches[2 if len(process.fetches) > 4 else 1 :], bool(process.passes)) for process in processes]
+    fetches = [fetch for batches, _ in loaded for fetch in batches]
+    cpu_seconds, cpu_fetches = worker_cpu(loaded)
     # Bytes from devices: after `warm_up` batches of a rank, when the page cache holds as much as in the recording.
     request_times = [sorted(batch.t0 for batch in process.batches) for process in processes]
     warm_ns = min((times[warm_up] for times in request_times if len(times) > warm_up), default=0)

@@ -149,8 +149,7 @@ _LIST_BY_TYPE = {hint.__args__[0]: name for name, hint in get_type_hints(Process
 def with_hook(folder: str, rows: str, *, steps: int = 0, minutes: float, skip: int = 0) -> dict[str, str]:
     """Install the hook below `folder`; return the environment variables with which a command records into `rows`.
 
-    Python imports the hook, a `sitecustomize`, when it starts. The recording ends after `skip` + `steps` batches of a
-    trainer (0 steps: no limit), or after `minutes`.
+    The recording ends after `skip` + `steps` batches of a trainer (0 steps: no limit), or after `minutes`.
     """
     owned.claim(folder, HOOK + "/")
     hook_folder = os.path.abspath(os.path.join(folder, HOOK))
@@ -159,7 +158,7 @@ def with_hook(folder: str, rows: str, *, steps: int = 0, minutes: float, skip: i
     cache_folder = os.path.join(hook_folder, "__pycache__")
     os.makedirs(cache_folder, exist_ok=True)
     owned.claim(cache_folder, *_COMPILED)
-    write_text(hook_folder, "sitecustomize.py", _SOURCE.read_text())
+    write_text(hook_folder, "sitecustomize.py", _SOURCE.read_text())  # Python imports this module when it starts.
     return {
         "PYTHONPATH": os.pathsep.join(filter(None, [hook_folder, os.environ.get("PYTHONPATH")])),
         "DLEMU_RECORD": os.path.abspath(rows),

@@ -58,17 +58,17 @@ def record(
         raise UserError(f"--rows is {rows}, which is not a folder: wanted a folder with a recorded job's rows")
     folder = folder or result_folder.new_folder("record")
     recipe = out or os.path.join(folder, RECIPE)
-    own_rows = os.path.join(folder, ROWS)
+    hook_rows = os.path.join(folder, ROWS)
     status = None
     _check_paths(folder, recipe)
-    own_folder = owned.take_folder(folder, "--output")
+    output_folder = owned.take_folder(folder, "--output")
     try:
         if command:
             owned.claim(folder, ROWS + "/")
-            hook = with_hook(folder, own_rows, steps=steps, minutes=minutes, skip=skip)
-            status = child_run.run_attached(command, hook)
+            hook_env = with_hook(folder, hook_rows, steps=steps, minutes=minutes, skip=skip)
+            status = child_run.run_attached(command, hook_env)
         on_step("reading what was recorded")
-        processes = read_rows(rows or own_rows)
+        processes = read_rows(rows or hook_rows)
         if not processes and status == -signal.SIGINT:
             raise KeyboardInterrupt  # Ctrl-C before the job took its first batch
         if not processes and status:
@@ -78,8 +78,8 @@ def record(
             )
         recording, data = recording_and_data(files_of(processes, skip), analyse(processes, skip))
     except BaseException:  # also for Ctrl-C, the folder is kept only if it has rows
-        if not row_files(own_rows):
-            own_folder.drop()
+        if not row_files(hook_rows):
+            output_folder.drop()
         raise
     recording = _with_notes(recording, data)
     job = msgspec.convert(recording, JobRun, from_attributes=True)
@@ -98,7 +98,7 @@ def record(
             failure = "its replay failed"
             on_step(f"{failure}: {error}")
     answer = _save(folder, recipe, replace(answer, complete=True), recording, data, engine, failure)
-    verify = shlex.join(["dlemu", "record", "--skip", str(skip), "--rows", rows or own_rows])
+    verify = shlex.join(["dlemu", "record", "--skip", str(skip), "--rows", rows or hook_rows])
     return Recorded(answer, folder, recipe, status, verify)
 
 

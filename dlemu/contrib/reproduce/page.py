@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dlemu.report.figure_base import Figure
 
 _REDUCED = "at scale=laptop the figures have the shape of the document's, not their numbers; scale=full has its sizes"
-_MOST_QUANTITIES = 6  # on the first screen
+_MAX_QUANTITIES = 6  # on the first screen
 
 
 def screen(answer: Reproduced, folder: str) -> Screen:
@@ -28,7 +28,7 @@ def screen(answer: Reproduced, folder: str) -> Screen:
     summary = f"{state}, {count(len(answer.steps), 'step')}, scale={answer.question.scale}"
     lines = [Said("answer", summary, tone="strong" if answer.complete else "open")]
     document = document_named(answer.question.document)
-    for panel in panels_of(rows_of(answer, folder), document.tables[0])[:_MOST_QUANTITIES]:
+    for panel in panels_of(rows_of(answer, folder), document.tables[0])[:_MAX_QUANTITIES]:
         last = max(x_value for _, x_value in panel.values)
         values = {drive: value for (drive, x_value), value in panel.values.items() if x_value == last}
         texts = [number(value) if len(values) == 1 else f"{number(value)} on {name}" for name, value in values.items()]

@@ -24,8 +24,7 @@ TIME_POINTS = 300  # on a line over time
 def rows_of(answer: Reproduced, folder: str) -> Iterator[Row]:
     """Yield a row for each point of a document's sweeps, and for each cell of its probes (the fastest last).
 
-    A row has `step`, the step's name, and `drive`, a short name; the row of a point also has `run`, the run's folder.
-    Raises UserError if the results of a step are missing.
+    A row has `step`, a name, and `drive`, a short name; a point's row also has `run`, a folder. Raises UserError.
     """
     drives = answer.question.drives
     drive_names = short_names(drives)
@@ -60,16 +59,16 @@ def rows_of(answer: Reproduced, folder: str) -> Iterator[Row]:
 
 def _cell_values(question: DocumentQuestion, drive_index: int, cell: Any, drive_bytes: int | None) -> Row:
     """Return the values of one cell of a drive's probe; those of an unknown price, capacity or power are None."""
-    prices, watts, gb_per_second = question.price, question.watts, cell.mb_per_second / 1000
+    gb_per_second = cell.mb_per_second / 1000
     return {
         "mb_per_second": cell.mb_per_second,
         "iops": cell.iops,
         "mean_latency_ms": cell.latency_ms.mean,
-        "price_per_tb": prices[drive_index] / (drive_bytes / 1e12) if prices and drive_bytes else None,
+        "price_per_tb": question.price[drive_index] / (drive_bytes / 1e12) if question.price and drive_bytes else None,
         "size": f"{cell.size_bytes >> 10:>4} KiB",  # padded, as panels are sorted by this text
         "workers": cell.in_flight,
         "gb_per_second": gb_per_second,
-        "gb_per_second_per_watt": gb_per_second / watts[drive_index] if watts else None,
+        "gb_per_second_per_watt": gb_per_second / question.watts[drive_index] if question.watts else None,
     }
 
 
@@ -94,8 +93,8 @@ def panels_of(rows: Iterable[Row], table: DeclaredTable) -> list[Panel]:
     ((x_title, x_key),) = table.across.items()
     for group in sorted({row[table.by] for row in rows}) if table.by else [""]:  # "": all rows
         for quantity, key in table.values.items():
-            known = [row for row in rows if row.get(key) is not None and row.get(table.by, "") == group]
-            values = {("" if x_key == "drive" else row["drive"], row[x_key]): row[key] for row in known}
+            group_rows = [row for row in rows if row.get(key) is not None and row.get(table.by, "") == group]
+            values = {("" if x_key == "drive" else row["drive"], row[x_key]): row[key] for row in group_rows}
             title = f"{quantity}, {group.strip()}" if group else quantity
             if values:
                 panels.append(Panel(title, x_title, values, table.shape))
@@ -111,8 +110,8 @@ def _time_saved(rows: Sequence[Row]) -> Iterator[Row]:
         return
     for pair in compare(os.path.dirname(rows[0]["run"])).runs:
         if (plan := pair.plan) is not None:
-            faster = 100 * (1 - plan.hours_per_model[0] / plan.hours_per_model[1])
-            savings = {"faster_percent": faster, "days_saved_per_year": plan.days_saved_per_year}
+            faster_percent = 100 * (1 - plan.hours_per_model[0] / plan.hours_per_model[1])
+            savings = {"faster_percent": faster_percent, "days_saved_per_year": plan.days_saved_per_year}
             for drive, models in zip(drives, plan.models_per_year, strict=True):
                 row = {"drive": drive, "ranks": pair.a.ranks, "models_per_year": models}
                 yield row | savings if drive == drives[0] else row

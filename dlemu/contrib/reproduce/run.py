@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dlemu.config import load
-from dlemu.config.overrides import override, points, without_secrets
+from dlemu.config.overrides import override, points, redact_argv
 from dlemu.contrib.reproduce.document import Command, DocumentQuestion, Step, document_named
 from dlemu.extend import UserError, check_launcher, child_run, owned, run_list
 from dlemu.extend import run_folder as result_folder
 from dlemu.results.kinds import kind_of_command
 
 REPRODUCED = "reproduce.json"
-_SET_BY_DOCUMENTS = ("workload", "ranks", "dataset.data_folder")
+_SET_BY_DOCUMENTS = ("workload", "ranks", "dataset.data_folder")  # settings that can't be overridden
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,15 +43,17 @@ def reproduce(
 ) -> tuple[Reproduced, str]:
     """Run the steps of a document; return the answer and its folder.
 
-    Called again with the same question and folder, it continues after an interruption. Datasets stay on the drives, in
-    folders named after their workloads. Raises UserError, DlemuError.
+    Called again with the same question and folder, it continues after an interruption. Raises UserError, DlemuError.
     """
     check_launcher("reproduce", "")
     steps = list(document_named(question.document).plan(question))
-    _check(question, steps)
+    _check_question(question, steps)
+    for words in (step.words for step in steps if step.command != "probe"):
+        for point in points(words):
+            load(point.words)  # reports a wrong setting before the first step runs; the step loads it again
     folder = folder or result_folder.new_folder("reproduce", f"{question.document}-")
     planned = [run_list.Planned(what=step, name=step.name, label=step.says, settings={}) for step in steps]
-    runs = Steps(folder, replace(question, overrides=tuple(without_secrets(question.overrides))), planned, on_event)
+    runs = Steps(folder, replace(question, overrides=tuple(redact_argv(question.overrides))), planned, on_event)
     runs.resume()
     return runs.run_missing(), folder
 
@@ -59,7 +61,10 @@ def reproduce(
 class Steps(run_list.RunList[Step, StepDone, Reproduced]):
     """The steps of a document, as a list of runs that can be resumed."""
 
-    file, noun, runs_in, answer_type = REPRODUCED, "document", "steps", Reproduced
+    file = REPRODUCED
+    noun = "document"
+    runs_in = "steps"
+    answer_type = Reproduced
 
     def answer(self, *, complete: bool) -> Reproduced:
         return Reproduced(complete=complete, question=self.question, steps=tuple(self.runs))
@@ -85,12 +90,12 @@ class Steps(run_list.RunList[Step, StepDone, Reproduced]):
             command += [override(("output", "folder"), folder), "output.report=false"]
         result = "" if step.command == "datagen" else kind_of_command(step.command).answer
         child_run.run_commands([child_run.Command(words=command, folder=folder, result=result)])
-        words = tuple(without_secrets(step.words))
+        words = tuple(redact_argv(step.words))
         return StepDone(name=step.name, command=step.command, words=words, folder=os.path.basename(folder))
 
 
-def _check(question: DocumentQuestion, steps: Sequence[Step]) -> None:
-    """Raise UserError for unusable drives, for wrong settings, and for settings that the document itself chooses."""
+def _check_question(question: DocumentQuestion, steps: Sequence[Step]) -> None:
+    """Raise UserError for unusable drives, prices and watts, and for overrides that the document does not allow."""
     if not question.drives:
         raise UserError("wanted drives=FOLDER[,FOLDER]: a folder on each of the storages to compare")
     for drive in question.drives:
@@ -107,7 +112,3 @@ def _check(question: DocumentQuestion, steps: Sequence[Step]) -> None:
             raise UserError(f"{key} is set by the document: leave it out")
         if len(points([word])) > 1:
             raise UserError(f"{word} has several values: wanted one, since the document varies other settings")
-    for step in steps:
-        if step.command != "probe":
-            for point in points(step.words):
-                load(point.words)  # raises for a wrong setting, before the first step runs; a step loads it itself

@@ -1,4 +1,7 @@
-"""Computes the summary of a checkpoint run from its rows and telemetry; `judge` decides what limited each phase."""
+"""Computes the summary of a checkpoint run from its rows and telemetry.
+
+`_phase` summarises writing or reading, `judge` decides what limited it, `_caveats` finds what weakens the numbers.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from dlemu.checkpoints.io_rows import IO_COLUMNS, WHOLE, WRITE, IoRows
-from dlemu.config.schema import Checkpoint
 from dlemu.jobs.checkpoint.measured import PHASES, ROWS, CheckpointRunFacts
 from dlemu.jobs.checkpoint.summary import (
     Asynchronous,
@@ -20,20 +22,14 @@ from dlemu.jobs.checkpoint.summary import (
     CheckpointSummary,
     Phase,
     PhaseSummary,
-    TrainingCost,
+    snapshot_seconds,
+    training_cost,
 )
 from dlemu.jobs.checkpoint.wording import incomplete_line, issue_lines, verdict_line
-from dlemu.metrics.cache import ACCOUNTED, IN_MEMORY, delivered_between
-from dlemu.metrics.checkpoint_rates import (
-    asynchronous_au_percent,
-    cost_percent,
-    daly_seconds,
-    shortest_interval_seconds,
-    times_of,
-    wasted_percent,
-)
+from dlemu.metrics.cache import ACCOUNTED, IN_MEMORY, NOT_READ_PERCENT, delivered_between
+from dlemu.metrics.checkpoint_rates import asynchronous_au_percent, shortest_interval_seconds, times_of
 from dlemu.metrics.findings import Code, Finding, LimitedBy
-from dlemu.metrics.limit import HELD_BACK_PERCENT
+from dlemu.metrics.limit import BUSY_PERCENT, HELD_BACK_PERCENT, STARVED_SHARE
 from dlemu.metrics.rates import known
 from dlemu.metrics.t_interval import WINDOW, is_steady
 from dlemu.results.host_activity import HostActivity, highest
@@ -44,6 +40,10 @@ from dlemu.telemetry import Telemetry
 
 _TIME_COLUMNS = ("began_ns", "started_ns", "moved_ns", "synced_ns", "ended_ns", "asked_ns", "released_ns")
 _NEAR_CEILING = 0.7  # above this share of the rate of content generation, the storage could perhaps take more
+# Thresholds of `judge`, in % of the threads' time
+STARVED_PERCENT = 10.0  # waiting for content: content generation is the limit
+WAIT_PERCENT = 100 * STARVED_SHARE  # waiting for a core: the host's CPU is the limit
+THREAD_PERCENT = 85.0  # running on a core: copying bytes is the limit
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,9 +110,9 @@ class CheckpointRun(MeasuredRun):
 
     @property
     def partial_files(self) -> IoRows:
-        """The rows of the complete files of the checkpoint that was under way when the run failed, by host clocks."""
+        """Of a failed run: the rows of the complete files of the checkpoint that was under way, by host clocks."""
         under_way, rows = self.facts.journal.under_way, self.rows
-        if under_way is None or self.facts.failure is None:
+        if under_way is None:
             return rows[:0]
         is_under_way = (rows["phase"] == PHASES[under_way.phase]) & (rows["checkpoint"] == under_way.checkpoint)
         files: IoRows = rows[is_under_way & (rows["file"] != WHOLE)]
@@ -137,21 +137,21 @@ def _phase(run: CheckpointRun, name: Phase) -> tuple[PhaseSummary | None, tuple[
     """Return the summary and the findings of the checkpoints that all ranks completed; no summary if there are none."""
     all_rows = run.whole[run.whole["phase"] == PHASES[name]]
     by_checkpoint = [all_rows[all_rows["checkpoint"] == number] for number in set(all_rows["checkpoint"].tolist())]
-    complete = [checkpoint for checkpoint in by_checkpoint if len(checkpoint) == run.facts.ranks]
+    complete = [whole for whole in by_checkpoint if len(whole) == run.facts.ranks]
     if not complete:
         return None, ()
-    complete.sort(key=lambda checkpoint: int(checkpoint["began_ns"][0]))
+    complete.sort(key=lambda whole: int(whole["began_ns"][0]))
     rows = np.concatenate(complete)
     checkpoints = tuple(map(times_of, complete))
     size_bytes = sum(times.bytes for times in checkpoints)
     wall_seconds = sum(times.wall_seconds for times in checkpoints)
-    windows = [(checkpoint["began_ns"].min(), checkpoint["ended_ns"].max()) for checkpoint in complete]
-    windows_ns = np.array(windows, np.int64)
+    windows_ns = np.array([(whole["began_ns"].min(), whole["ended_ns"].max()) for whole in complete], np.int64)
     activity = HostActivity([(host, windows_ns - run.offset_ns(host.node)) for host in run.telemetry])
-    writes, rate = name == "write", f"{name}_mb_per_second"
+    is_write = name == "write"
+    rate_column = f"{name}_mb_per_second"
     mb_by_device = [
-        sum(delivered_between(*host.readings(device.probe, device.name, rate), *window) for window in host_windows)
-        for host, host_windows, device in activity.devices
+        sum(delivered_between(*host.readings(device.probe, device.name, rate_column), *window) for window in windows)
+        for host, windows, device in activity.devices
     ]
     device_mb = known(sum(mb_by_device)) if mb_by_device else None
     phase = PhaseSummary(
@@ -160,9 +160,9 @@ def _phase(run: CheckpointRun, name: Phase) -> tuple[PhaseSummary | None, tuple[
         slowest_seconds=fmean(times.slowest_seconds for times in checkpoints),
         wall_gb_per_second=size_bytes / 1e9 / wall_seconds if wall_seconds else None,
         **time_shares(rows),
-        from_storage_percent=None if writes else _from_storage_percent(run.facts, rows, device_mb),
+        from_storage_percent=None if is_write else _from_storage_percent(run.facts, rows, device_mb),
         device_mb_per_second=device_mb / wall_seconds if device_mb is not None and wall_seconds else None,
-        steady=is_steady([times.slowest_gib_per_second for times in checkpoints]) if writes else None,
+        steady=is_steady([times.slowest_gib_per_second for times in checkpoints]) if is_write else None,
         cpu_seconds_per_gb=float(rows["cpu_ns"].sum()) / size_bytes if size_bytes else None,
     )
     if not size_bytes:
@@ -173,7 +173,7 @@ def _phase(run: CheckpointRun, name: Phase) -> tuple[PhaseSummary | None, tuple[
         threads=int(rows["threads"].max()),
         host_busy_percent=highest(activity.busy_percents),
         device_busy_percent=highest(activity.block_device_means("busy_percent")),
-        link_percent=activity.link_percent(f"{'sent' if writes else 'received'}_mb_per_second"),
+        link_percent=activity.link_percent("sent_mb_per_second" if is_write else "received_mb_per_second"),
         throttled_percent=highest(activity.means("cpu", "throttled_percent")),
     )
     return replace(phase, limited_by=limit), findings
@@ -197,8 +197,9 @@ def time_shares(rows: IoRows) -> dict[str, Any]:
 
 
 def accounted_percent(facts: CheckpointRunFacts, rows: IoRows) -> float | None:
-    """Return the % of bytes read that came from storage, by /proc/PID/io; None if the kernel does not count them."""
-    storage, size_bytes = facts.journal.storage, int(rows["bytes"].sum())
+    """Return the % of bytes read that came from storage, as the kernel counts them (/proc/PID/io), or None."""
+    storage = facts.journal.storage
+    size_bytes = int(rows["bytes"].sum())
     is_counted = bool(rows["storage_bytes"].any()) or (storage is not None and storage.file_system in ACCOUNTED)
     return 100 * int(rows["storage_bytes"].sum()) / size_bytes if is_counted and size_bytes else None
 
@@ -213,29 +214,6 @@ def _from_storage_percent(facts: CheckpointRunFacts, rows: IoRows, device_mb: fl
     by_devices = None if device_mb is None else 100 * device_mb * 1e6 / size_bytes
     percents = [percent for percent in (accounted_percent(facts, rows), by_devices) if percent is not None]
     return min(100.0, *percents) if percents else None
-
-
-def training_cost(
-    settings: Checkpoint, ranks: int, stall_seconds: float, recovery_seconds: float, drain_seconds: float = 0.0
-) -> TrainingCost:
-    """Return what checkpoints cost a job of `ranks` ranks; `recovery_seconds`, to read one, is 0 if unknown."""
-    interval, mtbf_seconds = settings.interval_seconds, settings.gpu_mtbf_hours * 3600 / ranks
-    cost = TrainingCost(interval_seconds=interval, percent=cost_percent(stall_seconds, interval, drain_seconds))
-    if not mtbf_seconds:
-        return cost
-    best = max(daly_seconds(stall_seconds, mtbf_seconds), drain_seconds)
-    return replace(
-        cost,
-        mtbf_hours=mtbf_seconds / 3600,
-        best_interval_seconds=best,
-        wasted_percent_now=wasted_percent(interval, stall_seconds, recovery_seconds, mtbf_seconds, drain_seconds),
-        wasted_percent=wasted_percent(best, stall_seconds, recovery_seconds, mtbf_seconds, drain_seconds),
-    )
-
-
-def snapshot_seconds(settings: Checkpoint, largest_rank_bytes: int) -> float:
-    """Return the time of a snapshot: the rank with the most bytes takes longest."""
-    return largest_rank_bytes / 1e9 / settings.snapshot_gb_per_second
 
 
 def _asynchronous(run: CheckpointRun, write: PhaseSummary, drain_seconds: float) -> Asynchronous:
@@ -253,37 +231,6 @@ def _asynchronous(run: CheckpointRun, write: PhaseSummary, drain_seconds: float)
     )
 
 
-def _caveats(facts: CheckpointRunFacts, write: PhaseSummary | None, read: PhaseSummary | None) -> Iterator[Finding]:
-    """Yield the caveats of the run's numbers, loud ones first."""
-    settings, journal = facts.workload.checkpoint, facts.journal
-    if journal.storage is not None and journal.storage.file_system in IN_MEMORY:
-        yield Finding.of(Code.NO_DATA_FROM_STORAGE, "loud", file_system=journal.storage.file_system)
-    from_storage = None if read is None else read.from_storage_percent
-    if from_storage is not None and from_storage < FROM_MEMORY_PERCENT:
-        would_help = "checkpoint.odirect" if settings.evict_page_cache else "checkpoint.evict_page_cache"
-        yield Finding.of(Code.PAGE_CACHE, "loud", from_storage_percent=from_storage, would_help=would_help)
-    for node in journal.lost_recorders:
-        yield Finding.of(Code.MEASUREMENT_INCOMPLETE, "caution", telemetry_of=journal.hosts[node].host)
-    if write is None:
-        return
-    if not settings.fsync and not journal.requests:
-        yield Finding(Caveat.NO_FSYNC, "caution")
-    if write.steady is False:
-        first, *_, last = (times.slowest_gib_per_second for times in write.checkpoints[-WINDOW:])
-        yield Finding.of(Code.STORAGE_NOT_STEADY, "caution", first_gib_per_second=first, last_gib_per_second=last)
-    ceiling, rate = journal.ceiling_gb_per_second or 0.0, write.wall_gb_per_second or 0.0
-    if ceiling and rate > _NEAR_CEILING * ceiling:
-        yield Finding.of(Code.EMULATOR_CEILING, "caution", ceiling_gb_per_second=ceiling, gb_per_second=rate)
-
-
-# Thresholds; three are as for training: dlemu.metrics.limit.BUSY_PERCENT, STARVED_SHARE, metrics.cache.NOT_READ_PERCENT
-STARVED_PERCENT = 10.0  # content generation is the limit if threads wait for content this share of their time
-BUSY_PERCENT = 90.0  # a device or a network link this busy is saturated
-WAIT_PERCENT = 15.0  # the host's CPU is the limit if threads wait for a core this share of their time
-THREAD_PERCENT = 85.0  # copying bytes is the limit if threads run on a core this share of their time
-FROM_MEMORY_PERCENT = 50.0  # below this share of bytes from storage, the page cache was measured
-
-
 def judge(
     name: Phase,
     phase: PhaseSummary,
@@ -298,27 +245,51 @@ def judge(
 
     Percentages are of the busiest host, device and link, `throttled_percent` of a CPU limit's periods; None if unknown.
     """
-    device_full = (device_busy_percent or 0.0) >= BUSY_PERCENT
-    what: Cause = "storage"
-    finding = None
-    if phase.from_storage_percent is not None and phase.from_storage_percent < FROM_MEMORY_PERCENT:
-        what, is_certain = "page cache", True
-    elif phase.starved_percent >= STARVED_PERCENT:
-        what, is_certain = "emulator", phase.starved_percent > 3 * STARVED_PERCENT
-    elif phase.cpu_wait_percent >= WAIT_PERCENT and not device_full:
-        what, is_certain = "host CPU", phase.cpu_wait_percent >= 2 * WAIT_PERCENT
+    is_device_full = (device_busy_percent or 0.0) >= BUSY_PERCENT
+    if phase.from_storage_percent is not None and phase.from_storage_percent < NOT_READ_PERCENT:
+        return LimitedBy(what="page cache", confidence="high"), ()
+    if phase.starved_percent >= STARVED_PERCENT:
+        is_certain = phase.starved_percent > 3 * STARVED_PERCENT
+        return LimitedBy(what="emulator", confidence="high" if is_certain else "medium"), ()
+    if phase.cpu_wait_percent >= WAIT_PERCENT and not is_device_full:
+        findings: tuple[Finding, ...] = ()
         if throttled_percent is not None and throttled_percent >= HELD_BACK_PERCENT:
-            finding = Finding.of(Code.CPU_QUOTA, "caution", throttled_percent=throttled_percent)
-    elif link_percent is not None and link_percent >= BUSY_PERCENT:
-        is_certain, finding = True, Finding.of(Code.NETWORK_FULL, "caution", link_percent=link_percent)
-    elif phase.cpu_percent >= THREAD_PERCENT and not device_full:
-        what, is_certain = "host CPU", False
+            findings = (Finding.of(Code.CPU_QUOTA, "caution", throttled_percent=throttled_percent),)
+        is_certain = phase.cpu_wait_percent >= 2 * WAIT_PERCENT
+        return LimitedBy(what="host CPU", confidence="high" if is_certain else "medium"), findings
+    if link_percent is not None and link_percent >= BUSY_PERCENT:
+        full_link = Finding.of(Code.NETWORK_FULL, "caution", link_percent=link_percent)
+        return LimitedBy(what="storage", confidence="high"), (full_link,)
+    if phase.cpu_percent >= THREAD_PERCENT and not is_device_full:
         setting = "checkpoint.writers" if name == "write" else "checkpoint.readers"
-        finding = Finding.of(Caveat.TOO_FEW_THREADS, "caution", setting=setting, threads=threads)
-    else:
-        is_certain = device_full or (
-            device_busy_percent is not None
-            and phase.call_percent + phase.fsync_percent >= 90
-            and (host_busy_percent or 0.0) < BUSY_PERCENT  # the kernel needs cores to serve the calls
-        )
-    return LimitedBy(what=what, confidence="high" if is_certain else "medium"), (finding,) if finding else ()
+        few_threads = Finding.of(Caveat.TOO_FEW_THREADS, "caution", setting=setting, threads=threads)
+        return LimitedBy(what="host CPU", confidence="medium"), (few_threads,)
+    is_certain = is_device_full or (
+        device_busy_percent is not None
+        and phase.call_percent + phase.fsync_percent >= 90
+        and (host_busy_percent or 0.0) < BUSY_PERCENT  # the kernel needs cores to serve the calls
+    )
+    return LimitedBy(what="storage", confidence="high" if is_certain else "medium"), ()
+
+
+def _caveats(facts: CheckpointRunFacts, write: PhaseSummary | None, read: PhaseSummary | None) -> Iterator[Finding]:
+    """Yield the caveats of the run's numbers, loud ones first."""
+    settings, journal = facts.workload.checkpoint, facts.journal
+    if journal.storage is not None and journal.storage.file_system in IN_MEMORY:
+        yield Finding.of(Code.NO_DATA_FROM_STORAGE, "loud", file_system=journal.storage.file_system)
+    from_storage = None if read is None else read.from_storage_percent
+    if from_storage is not None and from_storage < NOT_READ_PERCENT:
+        would_help = "checkpoint.odirect" if settings.evict_page_cache else "checkpoint.evict_page_cache"
+        yield Finding.of(Code.PAGE_CACHE, "loud", from_storage_percent=from_storage, would_help=would_help)
+    for node in journal.lost_recorders:
+        yield Finding.of(Code.MEASUREMENT_INCOMPLETE, "caution", telemetry_of=journal.hosts[node].host)
+    if write is None:
+        return
+    if not settings.fsync and not journal.requests:
+        yield Finding(Caveat.NO_FSYNC, "caution")
+    if write.steady is False:
+        first, *_, last = (times.slowest_gib_per_second for times in write.checkpoints[-WINDOW:])
+        yield Finding.of(Code.STORAGE_NOT_STEADY, "caution", first_gib_per_second=first, last_gib_per_second=last)
+    ceiling, rate = journal.ceiling_gb_per_second or 0.0, write.wall_gb_per_second or 0.0
+    if ceiling and rate > _NEAR_CEILING * ceiling:
+        yield Finding.of(Code.EMULATOR_CEILING, "caution", ceiling_gb_per_second=ceiling, gb_per_second=rate)

@@ -106,58 +106,58 @@ class CheckpointRank:
         sizes = [file.size_bytes for file in job.files(rank, 1)]
         buffers = make_buffers(settings.writers, settings.transfer_size, max(sizes, default=0))
         self._record.note(ceiling_gb_per_second=self._measure_ceiling(buffers))
-        draining: tuple[Columns, Future[int]] | None = None
+        in_progress: tuple[Columns, Future[int]] | None = None  # the previous checkpoint, if asynchronous
         for checkpoint in range(1, job.num_writes + 1):
             self._compute()
-            waited_ns = self._finish_write(*draining) if draining is not None else 0
+            waited_ns = 0 if in_progress is None else self._finish_asynchronous(*in_progress)
             self._record.note(under_way=UnderWay(phase="write", checkpoint=checkpoint))
             if rank == 0:
                 self._storage.make_folder(job.folder_of(checkpoint))
                 write_note(self._storage, job.folder_of(checkpoint), job.note(checkpoint), fsync=True)
             files = job.files(rank, checkpoint)
             writer = CheckpointWriter(self._storage, files, buffers, settings, job.timeout_seconds)
-            totals = self._begin(WRITE, checkpoint, waited_ns)
-            write = partial(self._write_files, writer, totals)
-            totals["released_ns"], written = begin_saving(settings, self._comm, self._clock, sum(sizes), write)
+            row = self._begin(WRITE, checkpoint, waited_ns)
+            write = partial(self._write_files, writer, row)
+            row["released_ns"], written = begin_saving(settings, self._comm, self._clock, sum(sizes), write)
             if settings.asynchronous:
-                draining = totals, written
+                in_progress = row, written
             else:
-                self._finish_write(totals, written)
-        if draining is not None:
+                all_ended_ns = self._barrier()
+                ended_ns = all_ended_ns if settings.rank_sync else written.result()
+                self._complete(row, ended_ns, ended_ns)
+        if in_progress is not None:
             self._compute()
-            self._finish_write(*draining)
+            self._finish_asynchronous(*in_progress)
 
-    def _write_files(self, writer: CheckpointWriter, totals: Columns, began_ns: int) -> None:
-        totals["began_ns"] = began_ns  # an asynchronous checkpoint begins after its snapshot, which needs no storage
-        writer.write(partial(self._add_file, totals))
+    def _write_files(self, writer: CheckpointWriter, row: Columns, began_ns: int) -> None:
+        row["began_ns"] = began_ns  # an asynchronous checkpoint begins after its snapshot, which needs no storage
+        writer.write(partial(self._add_file, row))
         if not self._job.settings.fsync:
             return
-        # File systems serialise fsync of a folder, so only the host's last rank calls it; without a live folder, in
-        # which ranks count who is done, each rank does.
-        checkpoint = totals["checkpoint"]
+        # Only the last rank to finish on each host calls fsync for the folder, because file systems serialise it.
+        # Without the live folder, where ranks count how many have finished, no rank knows the last one: all call it.
+        checkpoint = row["checkpoint"]
         finished_path = self._job.live_path(finished_name(self._comm.node))
         if finished_path and count_finished(finished_path) < checkpoint * self._comm.local_size:
             return
         folder = self._job.folder_of(checkpoint)
         sync_began_ns = time.monotonic_ns()
         within(self._job.timeout_seconds, lambda: self._storage.sync(folder), f"fsync of the folder {folder}")
-        totals["folder_sync_ns"] = time.monotonic_ns() - sync_began_ns
-        totals["fsync_ns"] += totals["folder_sync_ns"]
+        row["folder_sync_ns"] = time.monotonic_ns() - sync_began_ns
+        row["fsync_ns"] += row["folder_sync_ns"]
 
-    def _finish_write(self, totals: Columns, written: Future[int]) -> int:
-        """Wait until all ranks have written, mark the checkpoint complete and remove the one beyond `keep_last`.
-
-        Return how long training waited for an asynchronous checkpoint, ns; 0 for a synchronous one.
-        """
-        job, checkpoint = self._job, totals["checkpoint"]
-        ready_ns = self._barrier()  # all ranks have written a synchronous checkpoint, or are ready for the next one
+    def _finish_asynchronous(self, row: Columns, written: Future[int]) -> int:
+        """Complete an asynchronous checkpoint when all ranks have written it; return how long training waited, ns."""
+        ready_ns = self._barrier()  # all ranks are ready for the next checkpoint
         ended_ns = written.result()
-        if job.settings.asynchronous:
-            totals["waited_ns"] = self._barrier() - ready_ns
-            self._end(totals, ended_ns, totals["released_ns"])
-        else:
-            ended_ns = ready_ns if job.settings.rank_sync else ended_ns
-            self._end(totals, ended_ns, ended_ns)
+        row["waited_ns"] = self._barrier() - ready_ns
+        self._complete(row, ended_ns, row["released_ns"])
+        return row["waited_ns"]
+
+    def _complete(self, row: Columns, ended_ns: int, released_ns: int) -> None:
+        """Log a checkpoint that all ranks have written, mark it complete and remove the one beyond `keep_last`."""
+        self._end(row, ended_ns, released_ns)
+        job, checkpoint = self._job, row["checkpoint"]
         removed = max(0, checkpoint - job.num_kept)
         if self._comm.rank == 0:
             note = replace(job.note(checkpoint), complete=True)
@@ -166,7 +166,6 @@ class CheckpointRank:
                 remove_checkpoint(self._storage, job.folder_of(removed), job.plan.names)
         complete = (*self._record.journal.complete, checkpoint)
         self._record.note(complete=complete, removed=tuple(range(1, removed + 1)), under_way=None)
-        return totals["waited_ns"]
 
     def _read(self) -> None:
         """Read the checkpoints: this rank's files or, with `recovery_rank_shift`, those of another host's rank."""
@@ -186,12 +185,12 @@ class CheckpointRank:
             for checkpoint, note in job.sources.items():
                 self._record.note(under_way=UnderWay(phase="read", checkpoint=checkpoint))
                 self._compute()
-                totals = self._begin(READ, checkpoint)
-                reader.read(files[checkpoint], partial(self._add_file, totals), content_known=note is not None)
-                own_end_ns = time.monotonic_ns()
-                all_end_ns = self._barrier()
-                ended_ns = all_end_ns if settings.rank_sync else own_end_ns
-                self._end(totals, ended_ns, ended_ns)
+                row = self._begin(READ, checkpoint)
+                reader.read(files[checkpoint], partial(self._add_file, row), content_known=note is not None)
+                rank_ended_ns = time.monotonic_ns()
+                all_ended_ns = self._barrier()
+                ended_ns = all_ended_ns if settings.rank_sync else rank_ended_ns
+                self._end(row, ended_ns, ended_ns)
                 self._record.note(under_way=None)
 
     def _compute(self) -> None:
@@ -205,23 +204,23 @@ class CheckpointRank:
         return time.monotonic_ns()
 
     def _begin(self, phase: int, checkpoint: int, waited_ns: int = 0) -> Columns:
-        """Wait for all ranks; return `totals`, the rank's row of the whole checkpoint, to which its files are added."""
+        """Wait for all ranks; return the rank's row of the checkpoint: `_add_file` adds to it, `_end` logs it."""
         self._record.mark()
         keys = {"rank": self._comm.rank, "phase": phase, "checkpoint": checkpoint, "file": WHOLE}
         asked_ns = time.monotonic_ns() - waited_ns  # ready for this checkpoint, but waiting for the previous one
         return dict.fromkeys(IO_COLUMNS, 0) | keys | {"asked_ns": asked_ns, "began_ns": self._barrier()}
 
-    def _add_file(self, totals: Columns, number: int, file: Columns) -> None:
-        """Add a file to the totals, and at once to the log, so that its row survives if the run is killed."""
+    def _add_file(self, row: Columns, number: int, file: Columns) -> None:
+        """Add a file to the checkpoint's row, and at once to the log, so that it survives if the run is killed."""
         for name in _SUMMED:
-            totals[name] += file[name]
-        totals["fsync_ns"] += file["synced_ns"] - file["moved_ns"]
-        totals["threads"] = file["threads"]
-        self._log.add(**{name: totals[name] for name in _KEYS}, **file, file=number)
+            row[name] += file[name]
+        row["fsync_ns"] += file["synced_ns"] - file["moved_ns"]
+        row["threads"] = file["threads"]
+        self._log.add(**{name: row[name] for name in _KEYS}, **file, file=number)
         self._watch()
 
-    def _end(self, totals: Columns, ended_ns: int, released_ns: int) -> None:
+    def _end(self, row: Columns, ended_ns: int, released_ns: int) -> None:
         """Add the row of a whole checkpoint to the log; training resumed at `released_ns`."""
-        totals |= {"ended_ns": ended_ns, "released_ns": released_ns}
-        self._log.add(**totals | {"started_ns": totals["began_ns"]})
+        row |= {"started_ns": row["began_ns"], "ended_ns": ended_ns, "released_ns": released_ns}
+        self._log.add(**row)
         self._record.mark()

@@ -25,10 +25,11 @@ def figures(run: CheckpointRun) -> JobFigures:
     """Return a run's metrics for sweeps and comparisons."""
     summary = run.summary
     phases = {WRITING: summary.write, READING: summary.read}
-    limits = {name: phase.limited_by if phase else None for name, phase in phases.items()}
     return JobFigures(
         **summary.head,
-        limited_by={name: limit.what if limit else None for name, limit in limits.items()},
+        limited_by={
+            name: phase.limited_by.what if phase and phase.limited_by else None for name, phase in phases.items()
+        },
         metrics={name: value for name, value in metrics_of(summary).items() if CATALOGUE[name].is_compared},
     )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from datagen.errors import SpaceError, UserError
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage
-from datagen.withheld import public_text
+from datagen.withheld import redact_urls
 from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
 from dlemu.checkpoints.file_content import FileContent, files_of
 from dlemu.checkpoints.stored import StoredNote, files_in, folder_of, is_link, read_note, stored_checkpoints
@@ -75,7 +75,7 @@ class CheckpointJob(Job):
             ranks=self.ranks,
             bytes=self.plan.sizes.bytes,
             model=self.workload.model,
-            settings=replace(self.settings, checkpoint_folder=public_text(self.settings.checkpoint_folder)),
+            settings=replace(self.settings, checkpoint_folder=redact_urls(self.settings.checkpoint_folder)),
         )
 
     def files(self, rank: int, checkpoint: int) -> list[FileContent]:
@@ -155,11 +155,11 @@ def _check_space(job: CheckpointJob, storage: StorageBase) -> None:
         return  # unknown, as in an object store
     paths = [f"{folder}/{name}" for folder in map(job.folder_of, job.replaced) for name in files_in(storage, folder)]
     free_bytes += sum(filter(None, storage.sizes(paths)))  # replaced checkpoints are removed before writing
-    most_stored = min(job.num_writes, job.num_kept + 1)  # an old checkpoint is removed after the new one is complete
-    needed_bytes = most_stored * job.plan.sizes.bytes
+    max_stored = min(job.num_writes, job.num_kept + 1)  # an old checkpoint is removed after the new one is complete
+    needed_bytes = max_stored * job.plan.sizes.bytes
     if needed_bytes > free_bytes:
         raise SpaceError(
-            f"{count(most_stored, 'checkpoint')} of {size(job.plan.sizes.bytes)} need {size(needed_bytes)} in "
+            f"{count(max_stored, 'checkpoint')} of {size(job.plan.sizes.bytes)} need {size(needed_bytes)} in "
             f"{job.settings.checkpoint_folder}, and {size(free_bytes)} are free there: set "
             f"checkpoint.keep_last (each new one needs room besides those kept), write fewer "
             "(checkpoint.num_checkpoints_write), or use a larger drive"
@@ -192,14 +192,14 @@ def _checkpoints_to_replace(job: CheckpointJob, storage: StorageBase) -> list[in
 
 
 def _identity(note: StoredNote) -> tuple[object, ...]:
-    """Return the settings that must be equal if one run is to replace another run's checkpoints."""
+    """Return the settings that must be equal for a run to replace the checkpoints of another run."""
     settings = note.settings
     ranks = (note.ranks, settings.mode, settings.job_ranks, settings.first_rank, settings.type)
     return note.model, settings.format, *ranks
 
 
 def _checkpoints_to_read(job: CheckpointJob, storage: StorageBase) -> dict[int, StoredNote | None]:
-    """Return `CheckpointJob.sources`, oldest first: checkpoints that this run keeps; stored ones if it writes none."""
+    """Return `CheckpointJob.sources`, oldest first: those that this run keeps or, if it writes none, stored ones."""
     reads = max(0, job.settings.num_checkpoints_read)
     if job.num_writes or not reads:
         numbers = list(range(job.num_writes - job.num_kept + 1, job.num_writes + 1))
@@ -226,7 +226,7 @@ def _stored_note(job: CheckpointJob, storage: StorageBase, number: int) -> Store
         raise UserError(
             f"{folder} is not complete: its run ended before all ranks were done; delete it, or write it again"
         )
-    # Compare before planning: a plan imports the format's module, and a foreign note could name any module.
+    # Compare before planning: a plan imports the format's module, and a note from elsewhere could name any module.
     if (note.model, note.settings.format) == (job.workload.model, job.settings.format):
         plan = plan_checkpoint(note.model, note.settings, note.ranks)
         if plan.grid == job.plan.grid and set(job.plan.ranks) <= set(plan.ranks):

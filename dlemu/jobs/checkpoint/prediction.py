@@ -1,7 +1,7 @@
 """`dlemu predict` for checkpoints: how long they take on a storage, and what share of training's time they cost.
 
 The time of a checkpoint is the bytes of all ranks, divided by the MB/s that the storage delivers to all of them
-together. The answer is predict_checkpoints.json; docs/prediction.md has formulas and keys.
+together: `run_prediction` finds these, and `predict` applies the formula. docs/prediction.md has formulas and keys.
 """
 
 from __future__ import annotations
@@ -17,9 +17,14 @@ from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
 from dlemu.checkpoints.read_files import read_pattern
 from dlemu.config import load, to_yaml
 from dlemu.config.schema import Checkpoint, Workload
-from dlemu.jobs.checkpoint.analyse import snapshot_seconds, training_cost
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
-from dlemu.jobs.checkpoint.summary import CheckpointCost, CheckpointSummary, PhaseSummary
+from dlemu.jobs.checkpoint.summary import (
+    CheckpointCost,
+    CheckpointSummary,
+    PhaseSummary,
+    snapshot_seconds,
+    training_cost,
+)
 from dlemu.jobs.checkpoint.wording import cost_line
 from dlemu.metrics.cache import PARTLY_READ_PERCENT
 from dlemu.metrics.checkpoint_rates import GIB
@@ -34,7 +39,6 @@ from dlemu.results.drive import (
     READ_AHEAD_BYTES,
     READ_AHEAD_REQUESTS,
     SPEED_PERCENT,
-    Rate,
     Rates,
     no_speed_left,
     others_phrase,
@@ -48,6 +52,7 @@ from dlemu.runner.prediction_request import Predicted, PredictionRequest
 from dlemu.runner.run_folder import check_new, new_folder
 
 PREDICTION = "predict_checkpoints.json"
+_MIN_SPEED_SHARE = 0.01  # lowest speed in a prediction interval, as a share of the predicted one: keeps it above 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,21 +93,6 @@ FINDINGS: Wording[str] = {
 }
 
 
-def throughput(mb_per_second: float, percent: float = SPEED_PERCENT) -> Value:
-    """Return a storage's throughput for all ranks together, MB/s, with a half width of `percent` % of it."""
-    return Value(mb_per_second, percent / 100 * mb_per_second)
-
-
-@dataclass(frozen=True)
-class KnownStorage:
-    """The storage to predict for."""
-
-    source: str  # of the throughputs, as a phrase
-    writes: Value | None  # `throughput` of writing; None if unknown
-    reads: Value | None
-    findings: tuple[Finding, ...] = ()  # warnings about the throughputs
-
-
 def run_prediction(
     source: Sequence[str] | Workload, request: PredictionRequest
 ) -> tuple[CheckpointPrediction, str, Workload]:
@@ -113,10 +103,11 @@ def run_prediction(
     if any(option is not None for option in (request.make, request.most, request.hosts, request.host_cores)):
         raise UserError("--make, --most, --hosts and --host-cores are for training only: leave them out")
     measured = None if request.from_folder is None else CHECKPOINTS.read(request.from_folder)
-    if not isinstance(source, Workload):
+    if isinstance(source, Workload):
+        workload = CHECKPOINTS.complete(source)
+    else:
         base = None if measured is None else measured.facts.workload
-        source = load(source, config_dir=request.config_dir, base=base)
-    workload = CHECKPOINTS.complete(source)
+        workload = CHECKPOINTS.complete(load(source, config_dir=request.config_dir, base=base))
     plan = plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
     if measured is not None:
         storage = _measured_storage(measured.summary, plan)
@@ -134,44 +125,19 @@ def run_prediction(
     return answer, folder, workload
 
 
-def predict(
-    workload: Workload, plan: CheckpointPlan, storage: KnownStorage, *, others_mb_per_second: float = 0.0
-) -> CheckpointPrediction:
-    """Return the prediction: ranks start together and share the throughput left by other jobs; UserError for none."""
-    settings, sizes = workload.checkpoint, plan.sizes
+def throughput(mb_per_second: float, percent: float = SPEED_PERCENT) -> Value:
+    """Return a storage's throughput for all ranks together, MB/s, with a half width of `percent` % of it."""
+    return Value(mb_per_second, percent / 100 * mb_per_second)
 
-    def predict_phase(total: Value | None) -> PredictedPhase | None:
-        if total is None:
-            return None
-        mb_per_second = total.mean - others_mb_per_second
-        if mb_per_second <= 0:
-            raise no_speed_left(others_mb_per_second, total.mean)
-        seconds = sizes.bytes / (mb_per_second * 1e6)
-        error = (total.half_width or 0.0) / mb_per_second
-        interval = seconds / (1 + error), seconds / max(1 - error, 0.01)
-        return PredictedPhase(seconds=seconds, seconds_interval=interval)
 
-    write, read = predict_phase(storage.writes), predict_phase(storage.reads)
-    training, findings = None, storage.findings
-    if write is not None:
-        stall, drain = write.seconds, 0.0
-        if settings.asynchronous:
-            stall, drain = snapshot_seconds(settings, sizes.largest_rank_bytes), write.seconds
-        if stall > WATCHDOG_SECONDS:
-            too_long = Finding.of(WATCHDOG, "caution", seconds=stall, watchdog_seconds=WATCHDOG_SECONDS)
-            findings = (too_long, *findings)
-        training = training_cost(settings, sizes.ranks_of_job, stall, 0.0 if read is None else read.seconds, drain)
-    return CheckpointPrediction(
-        workload=workload.model.name,
-        source=storage.source + others_phrase(others_mb_per_second),
-        ranks=len(plan.ranks),
-        bytes=sizes.bytes,
-        write=write,
-        read=read,
-        training=training,
-        findings=findings,
-        issues=sentences(findings, FINDINGS),
-    )
+@dataclass(frozen=True)
+class KnownStorage:
+    """The storage to predict for."""
+
+    source: str  # the origin of the throughputs, as a phrase
+    writes: Value | None  # `throughput` of writing; None if unknown
+    reads: Value | None
+    findings: tuple[Finding, ...] = ()  # warnings about the throughputs
 
 
 def _storage_of_drive(drive: Rates, settings: Checkpoint, ranks: int) -> KnownStorage:
@@ -181,23 +147,23 @@ def _storage_of_drive(drive: Rates, settings: Checkpoint, ranks: int) -> KnownSt
     the drive's highest rate, and reads ahead in requests of its own size.
     """
     pattern = read_pattern(settings)
-
-    def at_depth(rates: tuple[Rate, ...], request_bytes: int, depth: int) -> Value | None:
-        return throughput(request_bytes * per_second(rates, request_bytes, depth) / 1e6) if rates else None
-
-    if settings.odirect:
-        writes = at_depth(drive.writes, settings.transfer_size, ranks * settings.writers)
-        reads = at_depth(drive.rates, pattern.piece_bytes, ranks * pattern.threads)
-    else:
-        mb_per_second = [row.size_bytes * row.per_second / 1e6 for row in drive.writes]
-        writes = throughput(max(mb_per_second)) if mb_per_second else None
-        in_flight = READ_AHEAD_REQUESTS if pattern.reads_ahead else 1
-        reads = at_depth(drive.rates, READ_AHEAD_BYTES, in_flight * ranks * pattern.threads)
+    writes = reads = None
+    if drive.writes and settings.odirect:
+        requests_per_second = per_second(drive.writes, settings.transfer_size, ranks * settings.writers)
+        writes = throughput(settings.transfer_size * requests_per_second / 1e6)
+    elif drive.writes:
+        writes = throughput(max(row.size_bytes * row.per_second / 1e6 for row in drive.writes))
+    if drive.rates:
+        request_bytes, in_flight = pattern.piece_bytes, ranks * pattern.threads
+        if not settings.odirect:
+            request_bytes = READ_AHEAD_BYTES
+            in_flight *= READ_AHEAD_REQUESTS if pattern.reads_ahead else 1
+        reads = throughput(request_bytes * per_second(drive.rates, request_bytes, in_flight) / 1e6)
     return KnownStorage(drive.source, writes, reads)
 
 
 def _measured_storage(measured: CheckpointSummary, plan: CheckpointPlan) -> KnownStorage:
-    """Return the storage of a checkpoint run with the throughputs measured; UserError if it completed no checkpoint."""
+    """Return the storage of a run, with the throughputs that it measured; UserError if it completed no checkpoint."""
 
     def mean_throughput(phase: PhaseSummary | None) -> Value | None:
         """Average the seconds per GiB, not the rates, because the prediction is about seconds."""
@@ -227,6 +193,47 @@ def _measured_storage(measured: CheckpointSummary, plan: CheckpointPlan) -> Know
         reads = None
     source = f"a run of {measured.workload} with {count(measured.ranks, 'rank')}"
     return KnownStorage(source, writes, reads, tuple(findings))
+
+
+def predict(
+    workload: Workload, plan: CheckpointPlan, storage: KnownStorage, *, others_mb_per_second: float = 0.0
+) -> CheckpointPrediction:
+    """Return the prediction for ranks that share what other jobs leave of the throughput; UserError if that is none."""
+    settings, sizes = workload.checkpoint, plan.sizes
+
+    def predict_phase(storage_speed: Value | None) -> PredictedPhase | None:
+        if storage_speed is None:
+            return None
+        mb_per_second = storage_speed.mean - others_mb_per_second
+        if mb_per_second <= 0:
+            raise no_speed_left(others_mb_per_second, storage_speed.mean)
+        seconds = sizes.bytes / (mb_per_second * 1e6)
+        error = (storage_speed.half_width or 0.0) / mb_per_second  # relative; above 1 if others take nearly everything
+        interval = seconds / (1 + error), seconds / max(1 - error, _MIN_SPEED_SHARE)
+        return PredictedPhase(seconds=seconds, seconds_interval=interval)
+
+    write, read = predict_phase(storage.writes), predict_phase(storage.reads)
+    training = None
+    findings = storage.findings
+    if write is not None:
+        stall, drain = write.seconds, 0.0
+        if settings.asynchronous:
+            stall, drain = snapshot_seconds(settings, sizes.largest_rank_bytes), write.seconds
+        if stall > WATCHDOG_SECONDS:
+            too_long = Finding.of(WATCHDOG, "caution", seconds=stall, watchdog_seconds=WATCHDOG_SECONDS)
+            findings = (too_long, *findings)
+        training = training_cost(settings, sizes.ranks_of_job, stall, 0.0 if read is None else read.seconds, drain)
+    return CheckpointPrediction(
+        workload=workload.model.name,
+        source=storage.source + others_phrase(others_mb_per_second),
+        ranks=len(plan.ranks),
+        bytes=sizes.bytes,
+        write=write,
+        read=read,
+        training=training,
+        findings=findings,
+        issues=sentences(findings, FINDINGS),
+    )
 
 
 def _screen(answer: CheckpointPrediction, folder: str) -> Screen:

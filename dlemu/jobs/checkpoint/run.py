@@ -12,7 +12,7 @@ import numpy as np
 
 from datagen.errors import DlemuError, UserError
 from datagen.storage.storage_base import open_storage
-from datagen.withheld import public_text
+from datagen.withheld import redact_urls
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.checkpoints.io_rows import IO_COLUMNS, WHOLE, WRITE, IoRows, finished_name
 from dlemu.checkpoints.stored import files_in, folder_of, read_note, remove_checkpoint, stored_checkpoints, user_error
@@ -30,13 +30,12 @@ from dlemu.results.answer_files import decode_versioned
 from dlemu.results.live import Progress, seconds_left
 from dlemu.results.measured import MeasuredLog
 from dlemu.results.wording import count
-from dlemu.runner.job_kind import JobKind, Look, Notify
+from dlemu.runner.job_kind import DataCheck, JobKind, Notify
 from dlemu.runner.recording import RankRecord
 from dlemu.runner.run_folder import Unfinished
 from dlemu.telemetry import Telemetry
 
-# Facts with more ranks, or more layers x experts, are damaged; planning for these would take long
-_MAX_PARTS = 10**6
+_MAX_PARTS = 10**6  # ranks, or layers x experts: facts with more are damaged, and planning them would take long
 
 
 class Checkpoints(JobKind):
@@ -56,7 +55,7 @@ class Checkpoints(JobKind):
             return None
         writes, reads = max(0, settings.num_checkpoints_write), max(0, settings.num_checkpoints_read)
         done = int(np.bincount(rows["rank"][rows["file"] == WHOLE], minlength=facts.ranks).min())  # by the slowest rank
-        last = rows[np.argmax(rows["ended_ns"])]
+        last = rows[np.argmax(rows["ended_ns"])]  # the latest file or checkpoint
         verb, planned = ("written", writes) if last["phase"] == WRITE else ("read", reads)
         is_current = (rows["phase"] == last["phase"]) & (rows["checkpoint"] == last["checkpoint"])
         files = rows[is_current & (rows["file"] != WHOLE)]
@@ -73,7 +72,7 @@ class Checkpoints(JobKind):
         )
 
     def own_facts(self, job: CheckpointJob) -> dict[str, Any]:
-        return {"notes": tuple(map(public_text, job.notes)), "written": job.plan.sizes}
+        return {"notes": tuple(map(redact_urls, job.notes)), "written": job.plan.sizes}
 
     def check(self, run: CheckpointRun) -> None:
         facts, model = run.facts, run.facts.workload.model
@@ -140,12 +139,12 @@ class Checkpoints(JobKind):
     def unfinished(self, folder: str) -> Unfinished | None:
         return _unfinished(decode_versioned(os.path.join(folder, LIVE, FACTS), CheckpointRunFacts))
 
-    def look_at_points(self) -> Look:
+    def look_at_points(self) -> DataCheck:
         return lambda workload: plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
 
     @contextlib.contextmanager
     def own_place(self, workload: Workload, run_folder: str) -> Iterator[Sequence[str]]:
-        """Context: yield overrides by which a sweep's point saves into a temporary folder below the configured one."""
+        """Context: yield overrides with which a point of a sweep saves into a temporary folder of its own."""
         settings = with_checkpoints(workload).checkpoint
         if settings.num_checkpoints_write < 1:
             yield ()
@@ -166,7 +165,6 @@ class Checkpoints(JobKind):
 
 
 CHECKPOINTS = Checkpoints()
-read_checkpoint_run = CHECKPOINTS.read
 
 
 def _unfinished(run: CheckpointJob | CheckpointRunFacts) -> Unfinished | None:

@@ -1,4 +1,4 @@
-"""The types of a checkpoint run's summary.json; docstrings of fields document its keys. GB are 1e9 bytes, GiB 2^30."""
+"""Types, costs and metrics of a checkpoint run's summary.json; field docstrings explain keys. GB: 1e9, GiB: 2^30."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
+from dlemu.config.schema import Checkpoint
 from dlemu.metrics.catalogue import Catalogue, Metric, declared
-from dlemu.metrics.checkpoint_rates import GIB, CheckpointTimes
+from dlemu.metrics.checkpoint_rates import GIB, CheckpointTimes, cost_percent, daly_seconds, wasted_percent
 from dlemu.metrics.findings import LimitedBy
 from dlemu.results.figures import Value, half_width_of
 from dlemu.results.parts import StorageSummary
@@ -85,6 +86,29 @@ class TrainingCost:
     """Time lost to checkpoints, recomputed work and recovery at `interval_seconds`."""
     wasted_percent: Annotated[float | None, _explaining("lost with failures at best", "%")] = None
     """Time lost to checkpoints, recomputed work and recovery at `best_interval_seconds`."""
+
+
+def training_cost(
+    settings: Checkpoint, ranks: int, stall_seconds: float, recovery_seconds: float, drain_seconds: float = 0.0
+) -> TrainingCost:
+    """Return what checkpoints cost a job of `ranks` ranks; `recovery_seconds`, to read one, is 0 if unknown."""
+    interval, mtbf_seconds = settings.interval_seconds, settings.gpu_mtbf_hours * 3600 / ranks
+    cost = TrainingCost(interval_seconds=interval, percent=cost_percent(stall_seconds, interval, drain_seconds))
+    if not mtbf_seconds:
+        return cost
+    best = max(daly_seconds(stall_seconds, mtbf_seconds), drain_seconds)
+    return replace(
+        cost,
+        mtbf_hours=mtbf_seconds / 3600,
+        best_interval_seconds=best,
+        wasted_percent_now=wasted_percent(interval, stall_seconds, recovery_seconds, mtbf_seconds, drain_seconds),
+        wasted_percent=wasted_percent(best, stall_seconds, recovery_seconds, mtbf_seconds, drain_seconds),
+    )
+
+
+def snapshot_seconds(settings: Checkpoint, largest_rank_bytes: int) -> float:
+    """Return the time of a snapshot of an asynchronous checkpoint: the rank with the most bytes takes longest."""
+    return largest_rank_bytes / 1e9 / settings.snapshot_gb_per_second
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -126,10 +126,12 @@ def _phase(phase: PhaseSummary, verb: str) -> Iterator[Said]:
     yield Said(verb, f"{speed} by the slowest rank", details, tone="strong")
     if (limit := phase.limited_by) is None:
         return
-    spent = {"in calls": phase.call_percent, "in fsync": phase.fsync_percent, "without a core": phase.cpu_wait_percent}
-    shares = ", ".join(f"{percent:.0f} % {state}" for state, percent in spent.items() if percent >= 1)
-    evidence = f": threads were {shares}" if shares else ""
-    yield Said("", f"limited by {limit.what}, confidence {limit.confidence}{evidence}")
+    percent, state = max((phase.fsync_percent, "in fsync"), (phase.call_percent, "in calls"))
+    if limit.what == "host CPU":
+        percent, state = phase.cpu_wait_percent, "waiting for a core"
+    elif limit.what == "emulator":
+        percent, state = phase.starved_percent, "waiting for content"
+    yield Said("", f"limited by {limit.what}, confidence {limit.confidence}: {percent:.0f} % of the time {state}")
 
 
 def _seconds(seconds: float) -> str:
@@ -142,10 +144,9 @@ def kept_line(summary: CheckpointSummary) -> str:
     line = f"{count(len(kept), 'checkpoint')}, {size(len(kept) * summary.bytes)}, in {folder}"
     if summary.requests is not None:  # `rm` can't remove objects
         return line
+    numbers = f"{{{kept[0]}..{kept[-1]}}}"  # a shell pattern
     if len(kept) == 1:
-        name = folder_name(kept[0])
-    elif kept[-1] - kept[0] < len(kept):
-        name = folder_name(f"{{{kept[0]}..{kept[-1]}}}")
-    else:  # the numbers between belong to checkpoints of another run
-        name = folder_name(f"{{{','.join(map(str, kept))}}}")
-    return f"{line}; to remove them: rm -r {shlex.quote(folder.rstrip('/'))}/{name}"
+        numbers = str(kept[0])
+    elif kept[-1] - kept[0] >= len(kept):  # the numbers between belong to checkpoints of another run
+        numbers = f"{{{','.join(map(str, kept))}}}"
+    return f"{line}; to remove them: rm -r {shlex.quote(folder.rstrip('/'))}/{folder_name(numbers)}"

@@ -7,7 +7,7 @@ import altair as alt
 from dlemu.jobs.probe.result import ProbeAnswer, size_name
 from dlemu.report.figure_base import Figure, lines
 
-_NEARLY = 0.9  # more requests in flight add little beyond this share of the highest speed
+_SATURATION_SHARE = 0.9  # of the highest rate: from here on, more requests in flight add little
 
 
 def speed_by_depth(answer: ProbeAnswer) -> Figure | None:
@@ -22,8 +22,8 @@ def speed_by_depth(answer: ProbeAnswer) -> Figure | None:
     axis = alt.Axis(values=sorted({cell.in_flight for cell in cells}), grid=False, format=",~f")
     x = alt.X("at:Q", title="requests in flight", scale=alt.Scale(type="log", base=2), axis=axis)
     highest = max(cell.mb_per_second for cell in cells)
-    enough = next(cell.in_flight for cell in cells if cell.mb_per_second >= _NEARLY * highest)
-    title = f"Beyond {enough:,} in flight, more requests add less than {100 - 100 * _NEARLY:.0f} %"
+    enough = next(cell.in_flight for cell in cells if cell.mb_per_second >= _SATURATION_SHARE * highest)
+    title = f"Beyond {enough:,} in flight, more requests add less than {100 - 100 * _SATURATION_SHARE:.0f} %"
     return Figure(title, "Each point is one measurement.", lines(rows, x, "GB/s", points=True))
 
 

@@ -10,9 +10,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,8 +23,8 @@ from dlemu.ranks.launch import run_crew
 from dlemu.runner.child_run import output_of
 
 SETTLE_SECONDS = 0.5  # warm-up of each cell; its requests are not counted
-_EXTRA_SECONDS = 120.0  # fio, or all jobs, may take this much longer than the cell; then they are ended
-_STOPPED_SECONDS = 60.0  # a job may be stopped (SIGSTOP), or wait for the others to begin, for this long
+_EXTRA_SECONDS = 120.0  # fio, or all jobs together, may take this much longer than the cell; then they are ended
+_STALL_SECONDS = 60.0  # one job may be stopped (SIGSTOP), or wait for the others to begin, for this long
 _FIO = Role("fio", "use fewer --jobs or smaller --depths")
 _JOB = Role("job", _FIO.remedy)
 _FIO_PERCENTILES = ("50.000000", "90.000000", "99.000000", "99.900000")
@@ -45,21 +43,18 @@ def measure_cell(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float
     """Measure one cell on the first `size_bytes` of a file; raises DlemuError."""
     if engine == "fio":
         return _by_fio(cell_spec, path, size_bytes, seconds)
-    ranges = [range(size_bytes)] * cell_spec.jobs
+    byte_ranges = [range(size_bytes)] * cell_spec.jobs
     if not cell_spec.random:  # each sequential job has its own range
         range_bytes = size_bytes // cell_spec.jobs // cell_spec.size_bytes * cell_spec.size_bytes
-        ranges = [range(job * range_bytes, (job + 1) * range_bytes) for job in range(cell_spec.jobs)]
-    return _by_jobs(cell_spec, [partial(run_threads, cell_spec, path, job_range) for job_range in ranges], seconds)
+        byte_ranges = [range(job * range_bytes, (job + 1) * range_bytes) for job in range(cell_spec.jobs)]
 
-
-def _by_jobs(cell_spec: CellSpec, jobs: Sequence[Callable[[float], Requests]], seconds: float) -> ProbeCell:
-    """Run the jobs, each in its own process, for the warm-up and `seconds`."""
-
-    def run_job(comm: Comm, job: Callable[[float], Requests]) -> tuple[int, Requests]:
+    def run_job(comm: Comm, byte_range: range) -> tuple[int, Requests]:
+        """Run a job in its own process, for the warm-up and the cell; all jobs begin together."""
         began_ns = comm.all_reduce_max(time.monotonic_ns())
-        return began_ns, job(SETTLE_SECONDS + seconds)
+        return began_ns, run_threads(cell_spec, path, byte_range, SETTLE_SECONDS + seconds)
 
-    results = run_crew(run_job, jobs, _JOB, timeout_seconds=_STOPPED_SECONDS, most_seconds=seconds + _EXTRA_SECONDS)
+    max_seconds = seconds + _EXTRA_SECONDS
+    results = run_crew(run_job, byte_ranges, _JOB, timeout_seconds=_STALL_SECONDS, most_seconds=max_seconds)
     return _cell_of_requests(cell_spec, results[0][0], [requests for _, requests in results], seconds)
 
 
@@ -186,7 +181,8 @@ def _cell_of_requests(cell_spec: CellSpec, began_ns: int, requests: list[Request
     warm_ns = began_ns + round(SETTLE_SECONDS * 1e9)
     end_ns = np.concatenate([job.end_ns for job in requests])
     latency_ns = np.concatenate([job.latency_ns for job in requests])
-    # Begin at a completion: drives may complete requests in bursts, and the clock would cut a burst off from its time.
+    # The counted time begins at a completion, because drives may complete requests in bursts: a time that began between
+    # two bursts would have all requests of the second one, but only a part of the time that they took.
     start_ns = int(end_ns[end_ns <= warm_ns].max(initial=began_ns))
     counted = (end_ns > start_ns) & (end_ns <= warm_ns + round(seconds * 1e9))
     if counted.sum() < 2:  # a request takes about as long as the cell: count them all

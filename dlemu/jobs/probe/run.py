@@ -17,7 +17,7 @@ from dlemu.jobs.probe.requests import choose_engine, measure_cell
 from dlemu.jobs.probe.result import PROBE, Access, CellSpec, ProbeAnswer, ProbeCell
 from dlemu.machine.environment import StorageFacts, describe_folder, describe_host, existing_folder
 from dlemu.metrics.cache import IN_MEMORY
-from dlemu.metrics.t_interval import MOST_ROUNDS, WINDOW, is_steady
+from dlemu.metrics.t_interval import MAX_ROUNDS, WINDOW, is_steady
 from dlemu.report.units import size
 from dlemu.results.answer_files import decode_versioned, save_answer
 from dlemu.results.drive import Rate, Rates
@@ -76,6 +76,7 @@ def probe_target(
         cells=(),
         started_at=datetime.now(UTC).astimezone().isoformat(timespec="milliseconds"),
     )
+    _check_target(target, cell_specs)
     size_bytes = _test_file_bytes(target, cell_specs, file_bytes)
     with contextlib.nullcontext(target) if is_file else probe_file(target, size_bytes) as path:
         _check_direct(path)
@@ -107,53 +108,55 @@ def _issues(answer: ProbeAnswer, storage: StorageFacts, *, lacks_fio: bool) -> I
             "one: --steady repeats each write until it has"
         )
     if unsteady := sum(cell.steady is False for cell in answer.cells):
-        yield f"not steady after {MOST_ROUNDS} rounds: {count(unsteady, 'write')}"
+        yield f"not steady after {MAX_ROUNDS} rounds: {count(unsteady, 'write')}"
     if lacks_fio:
         yield "fio is not installed: dlemu's own threads sent the requests"
 
 
 def _until_steady(measure: Callable[[], ProbeCell], on_event: OnEvent) -> ProbeCell:
-    """Repeat a write until it is steady, at most MOST_ROUNDS times; return the last round, rated by the last WINDOW."""
+    """Repeat a write until steady (at most MAX_ROUNDS); return its last cell with the mean rate of the last WINDOW."""
     rates: list[float] = []
-    while len(rates) < MOST_ROUNDS and not is_steady(rates):
+    while len(rates) < MAX_ROUNDS and not is_steady(rates):
         cell = measure()
         rates.append(cell.mb_per_second)
-        on_event(Doing(f"round {len(rates)} of at most {MOST_ROUNDS}: {cell.mb_per_second:,.1f} MB/s"))
+        on_event(Doing(f"round {len(rates)} of at most {MAX_ROUNDS}: {cell.mb_per_second:,.1f} MB/s"))
     mean = sum(rates[-WINDOW:]) / WINDOW  # MB/s
     return replace(cell, mb_per_second=mean, iops=mean * 1e6 / cell.size_bytes, steady=is_steady(rates))
 
 
-def _test_file_bytes(target: str, cells: Sequence[CellSpec], file_bytes: int | None) -> int:
-    """Return the size of the target file, or of the test file to create in the target folder.
-
-    Raises UserError for other targets, writes to an existing file and unaligned requests; SpaceError for a full disk.
-    """
-    if unaligned := [cell.size_bytes for cell in cells if cell.size_bytes % 512 or cell.size_bytes < 512]:
+def _check_target(target: str, cell_specs: Sequence[CellSpec]) -> None:
+    """Raise UserError for unaligned requests, and unless the target is a folder, or a file that is only read."""
+    if unaligned := [spec.size_bytes for spec in cell_specs if spec.size_bytes % 512 or spec.size_bytes < 512]:
         raise UserError(f"a request of {unaligned[0]} bytes can't bypass the page cache: wanted a multiple of 512")
     if not os.path.exists(target):
         raise UserError(f"{target} does not exist: wanted a folder of the storage, or a file to read")
-    least_bytes = max(cell.size_bytes * cell.jobs for cell in cells)  # room for a request of each sequential job
     if os.path.isfile(target):
-        if any(cell.writes for cell in cells):
+        if any(spec.writes for spec in cell_specs):
             raise UserError(
                 f"{target} is a file, and a probe that writes would destroy it: name a folder, where it makes one"
             )
-        size_bytes = os.path.getsize(target)
-    elif os.path.isdir(target):
-        size_bytes = max(FILE_BYTES, least_bytes) if file_bytes is None else file_bytes
-        free_bytes = shutil.disk_usage(target).free
-        if free_bytes < 1.1 * size_bytes:  # leaves 10 % for metadata and other writers
-            space = f"{target} has {size(free_bytes)} free, the file to read needs {size(size_bytes)}"
-            raise SpaceError(f"{space}: free some space, or set a smaller --file-size")
-    else:
+    elif not os.path.isdir(target):
         raise UserError(
             f"{target} is a device, a pipe or a socket: wanted a folder of the storage, or a file to read; fio "
             "measures devices without a file system"
         )
-    if size_bytes < least_bytes:
+
+
+def _test_file_bytes(target: str, cell_specs: Sequence[CellSpec], file_bytes: int | None) -> int:
+    """Return the size of the target file, or of the one to create; UserError if too small, SpaceError without room."""
+    min_bytes = max(spec.size_bytes * spec.jobs for spec in cell_specs)  # room for a request of each sequential job
+    if os.path.isfile(target):
+        size_bytes = os.path.getsize(target)
+    else:
+        size_bytes = max(FILE_BYTES, min_bytes) if file_bytes is None else file_bytes
+        free_bytes = shutil.disk_usage(target).free
+        if free_bytes < 1.1 * size_bytes:  # leaves 10 % for metadata and other writers
+            space = f"{target} has {size(free_bytes)} free, the file to read needs {size(size_bytes)}"
+            raise SpaceError(f"{space}: free some space, or set a smaller --file-size")
+    if size_bytes < min_bytes:
         raise UserError(
             f"a test file of {size(size_bytes)} is too small for the largest request of each job: wanted at least "
-            f"{size(least_bytes)}, by --file-size or in the file that is named"
+            f"{size(min_bytes)}, by --file-size or in the file that is named"
         )
     return size_bytes
 

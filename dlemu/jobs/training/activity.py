@@ -14,25 +14,22 @@ from dlemu.metrics.findings import Finding
 from dlemu.metrics.limit import Context
 from dlemu.metrics.loss import waits_of
 from dlemu.metrics.rates import Window, Windows, known, mean_within
-from dlemu.metrics.rows import Rows, StepTable, in_order
+from dlemu.metrics.rows import Rows, StepTable, as_table
 from dlemu.results.host_activity import HostActivity, devices_of, highest
 from dlemu.telemetry import HostTelemetry
 
 
 def activity_during(run: MeasuredTraining, rows: Rows) -> Context:
-    """Return the activity of hosts during the epochs of these rows, and of devices while accelerators waited.
-
-    Without telemetry, CPU use is computed from the CPU time of the run's own processes.
-    """
-    rows, journal = in_order(rows), run.facts.journal
+    """Return the activity of hosts during the epochs of these rows, and of devices while accelerators waited."""
+    rows, journal = as_table(rows), run.facts.journal
     epochs_by_host = _epochs_of_hosts(run, rows)
     waits_by_host: list[tuple[HostTelemetry, Windows]] = []  # when the host's accelerators waited, on its clock
     for host in run.telemetry:
         waits_by_host.append((host, np.stack(waits_of(rows.of("rank", ranks_on(run, host))), axis=1)))
     all_waited = all(len(windows) for _, windows in waits_by_host)
     in_epochs, in_waits = HostActivity(epochs_by_host), HostActivity(waits_by_host if all_waited else epochs_by_host)
-    core_use: list[tuple[float, float]] = []  # by host: percent of its cores used by all programs, and by this run
-    limit_percents = []
+    core_use: list[tuple[float, float]] = []  # of each host: percent of its cores used by all programs, and by this run
+    limit_percents = []  # of each host: the CPU limit's used share
     for (host, epochs), busy_percent in zip(epochs_by_host, in_epochs.busy_percents, strict=True):
         cores, facts = _cores_used(host, epochs), journal.hosts[host.node]
         limit_percents.append(100 * cores / (facts.cpu_limit or math.inf))
@@ -41,7 +38,7 @@ def activity_during(run: MeasuredTraining, rows: Rows) -> Context:
             core_use.append((busy_percent, min(100 * cores / facts.cpu_count, busy_percent)))
     busy_percent, own_percent = max(core_use, default=(math.nan, math.nan))  # of the host with the busiest cores
     limit_used_percent = highest(limit_percents)
-    if journal.cpu_seconds and journal.ended_ns:  # replaces what telemetry lacks
+    if journal.cpu_seconds and journal.ended_ns:  # the CPU time of the run's processes replaces what telemetry lacks
         core_percent = 100e9 * sum(journal.cpu_seconds) / max(1, journal.ended_ns - journal.started_ns)
         if math.isnan(busy_percent):
             usable = sum(min(host.cpu_usable, host.cpu_limit or math.inf) for host in journal.hosts)
@@ -101,7 +98,7 @@ def summarise_telemetry(run: MeasuredTraining) -> TelemetrySummary | None:
 
 
 def delivered_by_devices(run: MeasuredTraining, metric: str, *, probe: str = "") -> list[Delivered]:
-    """Return a metric over time of each device that counts (`HostDevice.counted`), if given only of one probe's."""
+    """Return a metric over time of each device that counts (`HostDevice.counted`); with `probe`, of its devices."""
     return [
         Delivered(ranks_on(run, host), *host.readings(device.probe, device.name, metric))
         for host, device in devices_of(run.telemetry)
@@ -127,15 +124,15 @@ def _cores_used(host: HostTelemetry, windows: Windows) -> float:
 def find_hot_drive(run: MeasuredTraining, rows: Rows) -> Finding | None:
     """Return a finding on the dataset's drive that most exceeded its warning temperature; None if none reached it."""
     by_excess: dict[float, Finding] = {}  # degrees above the drive's limit -> finding
-    for host, epochs in _epochs_of_hosts(run, in_order(rows)):
+    for host, epochs in _epochs_of_hosts(run, as_table(rows)):
         for drive in host.sources("temperature"):
             times, degrees = host.readings("temperature", drive, "celsius")
             _, limits = host.readings("temperature", drive, "limit_celsius")
             in_epochs = [degrees[(times >= begin) & (times <= end)] for begin, end in epochs]
             hottest = max((float(values.max()) for values in in_epochs if len(values)), default=-math.inf)
             # An NVMe drive's sensor is named after its controller (nvme0), the device after a namespace (nvme0n1).
-            is_datasets = any(device.name == drive or device.name.startswith(f"{drive}n") for device in host.devices)
-            if is_datasets and len(limits) and hottest >= limits[0]:
+            has_dataset = any(device.name == drive or device.name.startswith(f"{drive}n") for device in host.devices)
+            if has_dataset and len(limits) and hottest >= limits[0]:
                 limit = float(limits[0])
                 finding = not_steady("hot_drive", drive=drive, celsius=hottest, limit_celsius=limit)
                 by_excess.setdefault(hottest - limit, finding)

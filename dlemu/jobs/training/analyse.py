@@ -29,7 +29,7 @@ from dlemu.metrics.demand import sample_divisor
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.limit import MIN_LOSS_PERCENT, Limit, Scaling, judge_limit
 from dlemu.metrics.loss import loss_percent
-from dlemu.metrics.rows import Rows, StepTable, is_any, sum_of
+from dlemu.metrics.rows import Rows, StepTable, has_nonzero, sum_of
 from dlemu.metrics.stragglers import find_slow_folders, find_stragglers
 from dlemu.metrics.verdict import HOST_LIMITS, Evidence, is_biased, judge
 from dlemu.ranks import name_ranks
@@ -41,7 +41,7 @@ def analyse(run: MeasuredTraining) -> Summary:
     """Return the summary of a run, computed in this order: metrics, page cache, limit, findings, verdict."""
     facts, journal, rows = run.facts, run.facts.journal, run.training
     workload, settings = facts.workload, facts.workload.metric
-    kept = au.kept_rows(rows, settings.exclude_start_steps, settings.exclude_end_steps)  # those that count
+    kept = au.kept_rows(rows, settings.exclude_start_steps, settings.exclude_end_steps)  # the steps that count
     read_by_devices = activity.delivered_by_devices(run, "read_mb_per_second")
     device_mb_per_second, delivered_percent = cache.device_metrics(rows, read_by_devices)
     metrics = _metrics(run, kept, device_mb_per_second)
@@ -58,11 +58,10 @@ def analyse(run: MeasuredTraining) -> Summary:
     other_program = _other_program(rows, metrics, proof)
     limit = _limit(run, rows if is_biased(evidence) else kept, proof, other_program)
     candidates = (proof.finding, other_program, *_uneven_performance(run, kept, limit), *_lost_measurements(run))
-    limit_findings = limit.findings if limit else ()  # the summary has these with the limit
-    findings = tuple(finding for finding in candidates if finding is not None and finding not in limit_findings)
+    shown_with_limit = limit.findings if limit else ()
+    findings = tuple(finding for finding in candidates if finding is not None and finding not in shown_with_limit)
     verdict = judge(evidence, limit.what if limit else "")
     notes = (*workload.notes, *facts.notes, *recording_notes(workload.recorded, facts.ranks))
-    page_cache = PageCache(proof.from_storage_percent, served_percent)
     evaluations = run.ordered.of("phase", (EVALUATION,))
     evaluation = Evaluation(rates.training_ns(evaluations) / 1e9, sum_of(evaluations, "samples"))
     return Summary(
@@ -76,7 +75,7 @@ def analyse(run: MeasuredTraining) -> Summary:
         metrics=metrics,
         loss_percent=loss_percent(rows, kept) if len(rows) else None,
         limited_by=limit_in_words(limit, findings, facts.ranks) if limit else None,
-        page_cache=page_cache if len(rows) else None,
+        page_cache=PageCache(proof.from_storage_percent, served_percent) if len(rows) else None,
         requests=summarise_requests(journal.requests) if journal.requests else None,
         evaluation=evaluation if len(evaluations) else None,
         checkpoints=msgspec.convert(journal.checkpoints, tuple[CheckpointTiming, ...], from_attributes=True),
@@ -93,7 +92,7 @@ def analyse(run: MeasuredTraining) -> Summary:
 
 
 def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: rates.Mean) -> Metrics:
-    """Return the metrics; if no training step was measured, only those that settings and journal give."""
+    """Return the metrics; if no training step was measured, only those from the settings and the journal."""
     facts, journal, rows = run.facts, run.facts.journal, run.training
     settings = facts.workload.metric
     total_seconds = (journal.ended_ns - journal.started_ns) / 1e9 if journal.ended_ns else None
@@ -108,8 +107,8 @@ def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: rates
     )
     if not len(rows):
         return metrics
-    megabytes = activity.delivered_by_devices(run, "read_mb_per_second", probe="block")
-    requests = activity.delivered_by_devices(run, "reads_per_second", probe="block")
+    block_megabytes = activity.delivered_by_devices(run, "read_mb_per_second", probe="block")
+    block_requests = activity.delivered_by_devices(run, "reads_per_second", probe="block")
     computed_ns = rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"]  # when the computation ended
     dlio = au.au_dlio_percents(rows, settings.exclude_start_steps, settings.exclude_end_steps)
     return replace(
@@ -124,7 +123,7 @@ def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: rates
         samples_per_second=_rate(rows, "samples", 1),
         app_mb_per_second=_rate(rows, "app_bytes", 1e6),
         app_bytes=app_bytes,
-        device_request_kib=cache.device_request_kib(rows, megabytes, requests),
+        device_request_kib=cache.device_request_kib(rows, block_megabytes, block_requests),
         samples=sum_of(rows, "samples"),
         training_seconds=rates.training_ns(rows) / 1e9,
         time_to_first_batch_seconds=rates.first_batch_seconds(rows),
@@ -135,18 +134,18 @@ def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: rates
 
 
 def _rate(rows: Rows, column: str, unit: float) -> rates.Mean:
-    """Return a column's sum / `unit` per second of training: of the whole run, and per epoch."""
+    """Return the sum of a column, in `unit`s per second of training: of the whole run, and of each epoch."""
     return rates.pooled(rows, lambda part: rates.per_second(float(sum_of(part, column)) / unit, part))
 
 
 def _asynchronous_checkpoints(run: MeasuredTraining) -> AsynchronousCheckpoints | None:
-    """Return how long steps of rank 0 took while checkpoints were written, and otherwise; None if none were."""
+    """Return how long steps of rank 0 took while checkpoints were written, and otherwise; None without any."""
     asynchronous = [saved for saved in run.facts.journal.checkpoints if saved.released_ns is not None]
     if not asynchronous:
         return None
     rows = run.training.of("rank", (0,))
     seconds = (rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]) / 1e9
-    # First steps of blocks are left out: the prefetch queue was filled while training stalled, or is empty.
+    # The first step of a block is left out: its prefetch queue was filled while training stalled, or is empty.
     is_typical = rows["step"] > 1
     is_typical[1:] &= np.diff(rows["block"]) == 0
     is_writing, free_ns = np.zeros(len(rows), bool), rows["free_ns"]
@@ -182,27 +181,27 @@ def _evidence(run: MeasuredTraining, kept: StepTable, metrics: Metrics, served_p
         ceiling_au=metrics.ceiling_au_percent if not facts.workload.reader.tensors else None,
         supply_known=au.is_supply_known(run.training),
         kept_steps=max(0, shortest_block - settings.exclude_start_steps - settings.exclude_end_steps),
-        # One batch more is held by the trainer, which takes it off the loader while a step computes.
+        # The trainer holds one batch more, which it takes off the loader while a step computes.
         prefetched_steps=ahead + 1 if ahead and not facts.workload.train.synchronous else ahead,
     )
 
 
 def _lost_measurements(run: MeasuredTraining) -> Iterator[Finding]:
-    """Yield a finding for each host of a failed run that lost ranks' steps, and for each with lost telemetry."""
+    """Yield a finding for each host of a failed run that lost steps of its ranks, and for each that lost telemetry."""
     journal, code = run.facts.journal, Code.MEASUREMENT_INCOMPLETE
     if run.facts.failure is not None and len(run.rows):
         measured_ranks = set(run.ordered.values("rank"))
         for node, host in enumerate(journal.hosts):
-            of_host = [rank for rank, rank_node in enumerate(journal.rank_nodes) if rank_node == node]
-            lost = [rank for rank in of_host if rank not in measured_ranks]
-            if lost:
-                yield Finding.of(code, "caution", pattern="steps", of_ranks=name_ranks(lost), host=host.host)
+            host_ranks = [rank for rank, rank_node in enumerate(journal.rank_nodes) if rank_node == node]
+            lost_ranks = [rank for rank in host_ranks if rank not in measured_ranks]
+            if lost_ranks:
+                yield Finding.of(code, "caution", pattern="steps", of_ranks=name_ranks(lost_ranks), host=host.host)
     for node in journal.lost_recorders:  # killed or suspended, so telemetry does not cover the whole training
         yield Finding.of(code, "caution", pattern="telemetry", host=journal.hosts[node].host)
 
 
 def _other_program(rows: Rows, metrics: Metrics, proof: cache.CacheProof) -> Finding | None:
-    """Return a finding if the devices delivered much more than the kernel fetched for the run, with its read-ahead."""
+    """Return a finding if the devices delivered much more than the kernel fetched for the run, read-ahead included."""
     rate, seconds = metrics.device_mb_per_second, metrics.training_seconds
     if rate is None or not rate.mean or not seconds or proof.from_storage_percent.mean is None:
         return None
@@ -216,22 +215,23 @@ def _other_program(rows: Rows, metrics: Metrics, proof: cache.CacheProof) -> Fin
 
 def _limit(run: MeasuredTraining, judged: Rows, proof: cache.CacheProof, other_program: Finding | None) -> Limit | None:
     """Return what limited the steps in `judged`; None if they have no computation."""
-    if not is_any(judged, "compute_ns"):
+    if not has_nonzero(judged, "compute_ns"):
         return None
-    facts, reader, deeper_queue = run.facts, run.facts.workload.reader, None
+    facts, reader = run.facts, run.facts.workload.reader
+    deeper_queue = None
     causes, work = explain_loss(facts.workload, judged, facts.ranks)
     if causes.total >= MIN_LOSS_PERCENT:
         from dlemu.jobs.training.deeper_queue import find_deeper_queue  # simulates the run
 
         deeper_queue = find_deeper_queue(run, work.wanted_mb_per_second)
-    ceiling, share = facts.journal.ceiling_au_percent, proof.from_storage_percent.mean
+    ceiling, from_storage = facts.journal.ceiling_au_percent, proof.from_storage_percent.mean
     context = replace(
         activity.activity_during(run, judged),
         ceiling_au=math.nan if ceiling is None else ceiling,
         collates=reader.tensors > 0,
         scaling=facts.journal.scaling or Scaling(),
         read_threads=reader.read_threads,
-        from_storage_percent=math.nan if share is None else share,
+        from_storage_percent=math.nan if from_storage is None else from_storage,
         other_program=other_program,
         is_object_store=bool(facts.journal.requests),
         deeper_queue=deeper_queue,
@@ -245,8 +245,7 @@ def _uneven_performance(run: MeasuredTraining, kept: StepTable, limit: Limit | N
         return
     facts, journal = run.facts, run.facts.journal
     limited_by = limit.what if limit else "nothing"
-    if limited_by not in HOST_LIMITS:
-        # If the host is the limit, rates depend on the cores that readers get, and say nothing about the storage.
+    if limited_by not in HOST_LIMITS:  # else rates depend on the readers' cores, and say nothing about the storage
         yield from find_unsteadiness(run.training, preprocesses=preprocessing_sleeps(facts.workload, run.training))
         folders = facts.workload.dataset.num_subfolders_train
         names = [subfolder_name(folder, folders) for folder in range(folders)]

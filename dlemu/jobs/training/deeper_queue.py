@@ -1,7 +1,7 @@
 """Whether a deeper prefetch queue would have kept accelerators busy: replays a run's batches with deeper queues.
 
-The event model of `dlemu predict` replays the measured batches: each needs the bytes that an equal share of the
-storage's throughput delivered while it was read. The result counts only if the replay reproduces the measured AU.
+The event model of `dlemu predict` replays the measured batches. A batch needs as many bytes as one reader's share of
+the storage's throughput delivered while it was read. The result counts only if the replay reproduces the measured AU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dlemu.metrics.au import au_percent
 from dlemu.metrics.changes import find_stalls
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.loss import mean_ready_behind, worker_time
-from dlemu.metrics.rows import StepTable, is_any, sum_of
+from dlemu.metrics.rows import StepTable, has_nonzero, sum_of
 from dlemu.metrics.t_interval import FEWEST
 
 MAX_ROWS = 20_000  # steps of all ranks to replay, from the start of the run; some tenths of a second per replay
@@ -31,29 +31,26 @@ _MIN_GAIN_PERCENT = 2.0  # points of AU that a deeper queue must gain for the qu
 
 
 def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Finding | None:
-    """Return the finding that a deeper prefetch queue helps: ready batches wait behind a slow one. None if it doesn't.
+    """Return the finding that a deeper prefetch queue helps, as ready batches wait behind a slow one; else None.
 
     It helps if it lifts the AU to its threshold or removes half of the loss. A gain of `_MIN_GAIN_PERCENT` suffices if
-    the same readers, tried alone after the run, got `wanted_mb_per_second`: what accelerators that never wait read.
+    the same readers, tried after the run, got the threshold's share of what accelerators that never wait read.
     """
-    facts, reader, all_rows = run.facts, run.facts.workload.reader, run.training
+    facts, reader = run.facts, run.facts.workload.reader
     if not reader.read_threads or facts.batches_ahead != reader.read_threads * reader.prefetch_per_worker:
         return None  # `reader.prefetch_size` does not set the depth of the queue
-    # The first epochs with at most MAX_ROWS rows; if the first epoch alone has more, its first steps
-    epochs_that_fit = np.searchsorted(np.cumsum([len(epoch) for epoch in all_rows.by_epoch]), MAX_ROWS, side="right")
-    rows = all_rows.of("epoch", all_rows.values("epoch")[: max(1, int(epochs_that_fit))])
-    rows = rows[rows["step"] <= max(FEWEST, MAX_ROWS // max(1, len(rows.by_rank)))]
+    rows = _first_rows(run.training)
     if len(rows) < 2 * FEWEST or facts.batches_ahead >= rows["step"].max():
         return None
     batches_ready, measured_au = mean_ready_behind(rows), au_percent(rows)
-    if batches_ready < 1 or not is_any(rows, "app_bytes"):
+    if batches_ready < 1 or not has_nonzero(rows, "app_bytes"):
         return None
     stalled_ns = 1e9 * sum(stall.seconds for stall in find_stalls(rows)) * len(rows.by_rank)
     if stalled_ns >= sum_of(rows, "wait_ns") / 2:
         return None  # a stall delays all batches alike
     epochs = _epoch_inputs(rows, facts)
     replayed_au = _replayed_au_percent(epochs)
-    if not abs(replayed_au - measured_au) <= 5:  # points of AU; `not` because either may be NaN
+    if not abs(replayed_au - measured_au) <= 5:  # points of AU; written with `not`, as either may be NaN
         return None
     au_by_factor = {}
     for factor in (2, 4, 8):
@@ -68,8 +65,8 @@ def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Fin
     threshold, scaling = 100 * facts.workload.metric.au, facts.journal.scaling
     helps = gain >= (100 - measured_au) / 2 or deeper_au >= threshold > measured_au
     if scaling is not None:
-        readers_alone = min(scaling.mb_per_second, scaling.again_mb_per_second)
-        helps = helps or readers_alone >= wanted_mb_per_second * threshold / 100
+        tried_mb_per_second = min(scaling.mb_per_second, scaling.again_mb_per_second)
+        helps = helps or tried_mb_per_second >= wanted_mb_per_second * threshold / 100
     if not helps:
         return None
     return Finding.of(
@@ -82,6 +79,13 @@ def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Fin
     )
 
 
+def _first_rows(all_rows: StepTable) -> StepTable:
+    """Return the rows of the first epochs, at most MAX_ROWS; if the first epoch alone has more, its first steps."""
+    epochs_that_fit = np.searchsorted(np.cumsum([len(epoch) for epoch in all_rows.by_epoch]), MAX_ROWS, side="right")
+    rows = all_rows.of("epoch", all_rows.values("epoch")[: max(1, int(epochs_that_fit))])
+    return rows[rows["step"] <= max(FEWEST, MAX_ROWS // max(1, len(rows.by_rank)))]
+
+
 def _epoch_inputs(rows: StepTable, facts: Facts) -> list[EpochInput]:
     """Return the event model's input for the measured rows of each epoch."""
     batches, reader = Batches(rows, facts.batches_ahead), facts.workload.reader
@@ -91,18 +95,18 @@ def _epoch_inputs(rows: StepTable, facts: Facts) -> list[EpochInput]:
     # Only a built-in loader is imported: the run may come from another host, with code that is not trusted here.
     traits: LoaderTraits = built_in(LOADERS, reader.data_loader, "Traits", LoaderTraits)()
     decode_seconds = np.maximum(batches.end - batches.begin - read_seconds, 0.0)
-    columns = np.stack([reads.work_bytes(curve), decode_seconds, rows["compute_ns"] / 1e9])
+    columns = np.stack([reads.weighted_bytes(curve), decode_seconds, rows["compute_ns"] / 1e9])
     epochs = []
     for epoch in rows.values("epoch"):
         in_epoch = rows["epoch"] == epoch
         ranks, rank_index = np.unique(rows["rank"][in_epoch], return_inverse=True)
         steps, step_index = np.unique(rows["step"][in_epoch], return_inverse=True)
-        grids = np.zeros((len(columns), len(ranks), len(steps)))  # of each column, a grid of ranks x steps
+        grids = np.zeros((len(columns), len(ranks), len(steps)))  # for each column, a grid of ranks x steps
         grids[:, rank_index, step_index] = columns[:, in_epoch]
-        work_bytes, decode, compute = grids
+        weighted_bytes, decode, compute = grids
         epochs.append(
             EpochInput(
-                work_bytes=work_bytes,
+                weighted_bytes=weighted_bytes,
                 decode_seconds=decode,
                 compute_seconds=compute,
                 rate=throughputs(curve, len(ranks) * reader.read_threads),
@@ -123,5 +127,5 @@ def _replayed_au_percent(epochs: Sequence[EpochInput], factor: int = 1) -> float
     for epoch in epochs:
         compute_seconds += float(epoch.compute_seconds.sum())
         epoch_seconds = float(simulate(replace(epoch, window=factor * epoch.window)).free[-1])
-        rank_seconds += epoch_seconds * len(epoch.work_bytes)
+        rank_seconds += epoch_seconds * len(epoch.weighted_bytes)
     return 100 * compute_seconds / rank_seconds if rank_seconds else float("nan")

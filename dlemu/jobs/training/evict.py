@@ -1,7 +1,7 @@
 """Keeps the page cache from serving reads: `treatment_of` chooses how, `evict` empties it of the dataset's pages.
 
-With `reader.page_cache_percent` a share of the dataset is read into the cache again: whole small files, and of large
-files whole parts, chosen so that the share is exact and spread evenly over the dataset.
+With `reader.page_cache_percent` a share of the dataset is then read into the cache again: small files as a whole, and
+chunks of large files, chosen so that the share is exact and spread evenly over the dataset.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from dlemu.metrics.cache import WANTED_RATIO
 # Why the page cache serves no reads: O_DIRECT, an object store, a dataset far larger than memory, or eviction before
 # each epoch; `cached`: it may serve them (`metric.cached`)
 Treatment = Literal["direct", "remote", "large", "evicted", "cached"]
-_WHOLE_BYTES = 64 << 20  # files of at most this size are cached as a whole or not at all; larger files by parts
-_PART_BYTES = 4 << 20  # larger than any read-ahead window, so that reading a part caches no further part
-_CALL_BYTES = 1 << 20
-# Steps for `_shares` of files and of parts: irrational, so their multiples modulo 1 are spread evenly over [0, 1)
-_FILE_STEP, _PART_STEP = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
+_WHOLE_BYTES = 64 << 20  # files of at most this size are cached as a whole or not at all; larger files by chunks
+_CHUNK_BYTES = 4 << 20  # larger than any read-ahead window, so that reading a chunk does not cache the next one
+_CALL_BYTES = 1 << 20  # of a read call
+# Steps for `_shares` of files and of chunks: irrational, so their multiples modulo 1 are spread evenly over [0, 1)
+_FILE_STEP, _CHUNK_STEP = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
 
 
 def treatment_of(workload: Workload, total_bytes: int) -> Treatment:
@@ -57,38 +57,39 @@ def evict(job: TrainingJob, first: int, stride: int, *, write_first: bool) -> No
     layouts = [layout for layout in (job.dataset.train, job.dataset.valid) if layout is not None]
     cached_share = job.workload.reader.page_cache_percent / 100
     for layout in layouts:
-        by_file = _shares(layout.num_files, cached_share, _FILE_STEP) if cached_share else np.zeros(layout.num_files)
+        shares = _shares(layout.num_files, cached_share, _FILE_STEP) if cached_share else np.zeros(layout.num_files)
         for number in range(first, layout.num_files, stride):
             path = layout.path(number)
             try:
                 storage.evict(path, write_first=write_first)
                 if cached_share:
-                    _read_into_cache(storage, path, number, cached_share, float(by_file[number]))
+                    _warm_page_cache(storage, path, number, cached_share, float(shares[number]))
             except OSError as error:
                 raise unreadable(path, error) from error
 
 
-def _shares(pieces: int, share: float, step: float, begin: float = 0.0) -> NDArray[np.float64]:
-    """Return how much of each piece (file or part) to cache, `share` of all: all or nothing except for one piece.
+def _shares(count: int, share: float, step: float, begin: float = 0.0) -> NDArray[np.float64]:
+    """Return how much of each of `count` files or chunks to cache, `share` in total: all or nothing except for one.
 
-    Piece k has the key `begin` + k x `step` modulo 1; the pieces with the lowest keys are cached. Of 4 pieces with step
-    0.618 the keys are 0, 0.62, 0.24, 0.85; `share` 0.4 is 1.6 pieces: 1, 0, 0.6, 0.
+    Item k has the key `begin` + k x `step` modulo 1; those with the lowest keys are cached. Of 4 items with step 0.618
+    the keys are 0, 0.62, 0.24, 0.85; `share` 0.4 is 1.6 items: 1, 0, 0.6, 0.
     """
-    key_rank = np.argsort(np.argsort((begin + step * np.arange(pieces)) % 1))
-    return np.clip(share * pieces - key_rank, 0.0, 1.0)
+    keys = (begin + step * np.arange(count)) % 1
+    key_rank = np.argsort(np.argsort(keys))  # of the order that sorts the keys, argsort gives the rank of each key
+    return np.clip(share * count - key_rank, 0.0, 1.0)
 
 
-def _read_into_cache(storage: StorageBase, path: str, number: int, share: float, file_share: float) -> None:
-    """Read the first `file_share` of a small file into the page cache, or `share` of the parts of a large one."""
-    size_bytes = part_bytes = storage.size_bytes(path)
+def _warm_page_cache(storage: StorageBase, path: str, number: int, share: float, file_share: float) -> None:
+    """Read the first `file_share` of a small file into the page cache, or `share` of the chunks of a large one."""
+    size_bytes = chunk_bytes = storage.size_bytes(path)
     shares = [file_share]
     if size_bytes > _WHOLE_BYTES:
-        part_bytes = _PART_BYTES
-        shares = _shares(math.ceil(size_bytes / part_bytes), share, _PART_STEP, number * _FILE_STEP).tolist()
-    ranges = [(part * part_bytes, part_share * part_bytes) for part, part_share in enumerate(shares) if part_share]
+        chunk_bytes = _CHUNK_BYTES
+        shares = _shares(math.ceil(size_bytes / chunk_bytes), share, _CHUNK_STEP, number * _FILE_STEP).tolist()
+    ranges = [(chunk * chunk_bytes, fraction * chunk_bytes) for chunk, fraction in enumerate(shares) if fraction]
     if not ranges:
         return
-    with closing(storage.open_unread_ahead(path)) as reader:  # else the kernel would read the next part, too
+    with closing(storage.open_unread_ahead(path)) as reader:  # else the kernel would read the next chunk, too
         buffer = memoryview(bytearray(_CALL_BYTES))
         for begin, length in ranges:
             end = min(size_bytes, begin + round(length))

@@ -16,9 +16,10 @@ from dlemu.metrics.rows import StepTable
 from dlemu.report import figure_base as base
 from dlemu.report.figure_base import Figure, Row
 
-_MAX_BARS = 32  # neighbouring ranks or epochs share a bar where there would be more
+_MAX_BARS = 32  # with more bars, neighbouring ranks or epochs share one
 _MAX_NAMED_EPOCHS = 12  # more names would overlap at the figures' width
 _MIN_LOST_PERCENT = 1.0  # the storage kept up if accelerators lost less of their time
+# Part of a step's time -> its colour; the waits (reading to hand-over) are `dlemu.metrics.loss.PARTS`, in order
 _PARTS = {
     "computing": base.GREEN,
     "reading": base.RED,
@@ -27,7 +28,6 @@ _PARTS = {
     "hand-over": base.TEAL,
     "sync": base.BLUE,
 }
-"""Part of a step's time -> its colour; the waits (reading to hand-over) are `dlemu.metrics.loss.PARTS`, in order."""
 
 
 def throughput(run: Run) -> Figure | None:
@@ -44,7 +44,8 @@ def throughput(run: Run) -> Figure | None:
         for name, rates in series.items()
         for second, mb_per_second in zip(base.rounded(bounds[1:]), base.rounded(rates, 4), strict=True)
     ]
-    rate, au, levels = run.summary.metrics.app_mb_per_second, run.summary.metrics.au_whole_percent, []
+    rate, au = run.summary.metrics.app_mb_per_second, run.summary.metrics.au_whole_percent
+    levels = []
     title = "Reading was slower than the accelerators take"
     if rate is not None and rate.mean and au is not None and au.mean:
         levels = [base.Level(rate.mean * 100 / au.mean, "accelerators take")]
@@ -88,7 +89,8 @@ def step_split(run: Run) -> Figure | None:
         .properties(width=base.WIDTH, height=alt.Step(18))
     )
     computing, *waits = percents
-    cause = [*list(_PARTS)[1:-1], "the slowest of them"][waits.index(max(waits))]
+    causes = [*list(_PARTS)[1:-1], "the slowest of them"]  # of the waits, in order; the last one is sync
+    cause = causes[waits.index(max(waits))]
     title = f"Accelerators computed {computing:.0f} % of the time and waited {max(waits):.0f} % for {cause}"
     kept_up = 100 - computing < _MIN_LOST_PERCENT
     if kept_up:
@@ -105,7 +107,7 @@ def _percents_by_bar(steps: StepTable) -> dict[str, list[float]]:
         values, index = np.unique(steps[column], return_inverse=True)
         if len(values) == 1:
             continue
-        groups = np.array_split(values, min(_MAX_BARS, len(values)))
+        groups = np.array_split(values, min(_MAX_BARS, len(values)))  # a bar for each
         group_of_step = np.repeat(np.arange(len(groups)), list(map(len, groups)))[index]
         for group, *group_ns in zip(groups, *(np.bincount(group_of_step, ns) for ns in part_ns), strict=True):
             first, last = group[0], group[-1]
@@ -156,6 +158,7 @@ def binned(sources: Sequence[Series], run: Run) -> Iterator[tuple[float, float]]
 
 
 _BUSY = ("user_percent", "system_percent", "steal_percent")
+# Axis, probe, and the metrics whose sum over all sources of a host is drawn
 _PANELS = (
     ("device requests", "block", ("mean_queue_depth",)),
     ("CPU busy, %", "cpu", _BUSY),
@@ -164,7 +167,6 @@ _PANELS = (
     ("page cache, MB", "memory", ("page_cache_mb",)),
     ("power, W", "power", ("watts",)),
 )
-"""Axis, probe, and the metrics whose sum over all sources of a host is drawn."""
 
 
 def hosts(run: Run) -> Figure | None:
@@ -188,9 +190,8 @@ def hosts(run: Run) -> Figure | None:
     if not panels:
         return None
     caption = (
-        "Device requests: not yet completed by the dataset's devices, on average; "
-        "few of them keep no drive busy. CPU: all cores together. Stalled: share of the time in which some task waited "
-        "for I/O (the kernel's pressure)."
+        "Device requests: not yet completed by the dataset's devices, on average; few of them keep no drive busy. "
+        "CPU: all cores together. Stalled: share of the time in which some task waited for I/O (the kernel's pressure)."
     )
     if len(busy_percents) > len(drawn):
         caption += f" Only the {len(drawn)} of {len(busy_percents)} hosts with the busiest cores are drawn."

@@ -52,8 +52,7 @@ def check_ranks(facts: Facts) -> Check | None:
     return Check(level="ok", observed=observed)
 
 
-# Time limit of the ceiling's ranks, start included; 18 ranks with 72 workers take a few seconds on two idle cores
-BUDGET_SECONDS = 40.0
+BUDGET_SECONDS = 40.0  # of the ceiling's ranks, start included; 18 ranks with 72 workers take seconds on two idle cores
 
 
 def check_ceiling(facts: Facts) -> Check:

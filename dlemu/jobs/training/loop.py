@@ -138,16 +138,13 @@ class StepRange:
     block: int
     first_step: int
     compute_ns: NDArray[np.int64]  # nominal computation time of each step, shape (steps,)
-    cpu_seconds: NDArray[np.float64] | None = None
-    """CPU time that the trainer's own process uses in each step, shape (steps,); None for none."""
+    cpu_seconds: NDArray[np.float64] | None = None  # CPU time that the trainer's own process uses in each step
 
 
+# A rank adds this to its end time in the all-reduce, so that the run ends on all ranks after this step
 STOP_NS = 1 << 61  # 73 years, beyond any real time
-"""Added by a rank to its end time in the all-reduce, so that the run ends on all ranks after this step."""
-Stop = Callable[[], bool]
-"""Called in each step, on rank 0 only; returns whether the run is to end after this step."""
-Watcher = Callable[[], None]
-"""Called in each step, while the accelerator computes."""
+Stop = Callable[[], bool]  # called in each step, on rank 0 only; returns whether the run is to end after this step
+Watcher = Callable[[], None]  # called in each step, while the accelerator computes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,8 +157,7 @@ class StepLoop:
     log: StepLog
     watch: Watcher | None = None
     stop: Stop | None = None
-    burn: Callable[[float], object] | None = None
-    """Uses the given seconds of CPU time."""
+    burn: Callable[[float], object] | None = None  # uses the given seconds of CPU time
 
     def run(self, step_range: StepRange, free_ns: int, batch_queue: BatchQueue) -> bool:
         """Run the steps of a range, from `free_ns` on (the same on all ranks), and log each as it ends. Collective.

@@ -1,7 +1,4 @@
-"""The measurements of a training run: step rows, telemetry, and the facts that give them their meaning.
-
-During the run, `LiveTraining` computes its progress from the step logs that its ranks write.
-"""
+"""The measurements of a training run: step rows, telemetry, and the facts that give them their meaning."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from dlemu.jobs.training.summary import Summary
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.metrics.limit import Scaling
 from dlemu.metrics.rates import Floats, Intervals, known
-from dlemu.metrics.rows import Rows, StepTable, in_order, step_end_ns, training_start_ns
+from dlemu.metrics.rows import Rows, StepTable, as_table, step_end_ns, training_start_ns
 from dlemu.plan.samples import Plan
 from dlemu.plan.streams import StreamPlan
 from dlemu.results.exported import ExportedSteps
@@ -29,8 +26,8 @@ from dlemu.results.measured import MeasuredRun, RunFacts
 from dlemu.telemetry import Telemetry
 
 READ_BINS = 160  # number of intervals of `MeasuredTraining.read_mb_per_second`
-RECENT_SECONDS = 10.0  # progress shows mean rates of the steps that ended in the last so many seconds
-_MAX_ROWS = 2000  # progress is computed from at most so many of each rank's last rows
+RECENT_SECONDS = 10.0  # progress shows the mean rates of the steps that ended in the last 10 s
+_MAX_ROWS = 2000  # progress is computed from at most 2000 of each rank's last rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +101,7 @@ class MeasuredTraining(MeasuredRun):
     @cached_property
     def ordered(self) -> StepTable:
         """All rows, ordered by rank, epoch and step."""
-        return in_order(self.rows)
+        return as_table(self.rows)
 
     @cached_property
     def training(self) -> StepTable:
@@ -129,7 +126,7 @@ class MeasuredTraining(MeasuredRun):
     @cached_property
     def span_seconds(self) -> tuple[float, float]:
         """Start of the first step (0) and end of the last, in seconds since the start of training."""
-        _, last_rows = self.ordered.ends
+        _, last_rows = self.ordered.block_ends
         ends = zip(last_rows["rank"].tolist(), step_end_ns(last_rows).tolist(), strict=True)
         return 0.0, max((0.0, *((end_ns - self.rank_start_ns.get(rank, 0)) / 1e9 for rank, end_ns in ends)))
 

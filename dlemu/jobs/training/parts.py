@@ -1,4 +1,4 @@
-"""`PARTS`: the code of training as a kind of job, with the metrics and conditions by which sweeps compare its runs."""
+"""`PARTS` of the training job: its metrics, when its runs are comparable, its charts, predictor and host checks."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ CATALOGUE = Catalogue(
     metrics=(
         *declared(Metrics),
         Metric(
-            "peak read from the device",
-            "MB/s",
-            "higher",
-            "in one telemetry interval, all devices together",
-            "max_device_mb_per_second",
+            title="peak read from the device",
+            unit="MB/s",
+            better="higher",
+            meaning="in one telemetry interval, all devices together",
+            name="max_device_mb_per_second",
             axis="peak device MB/s",
             head="max\nMB/s",
             digits=1,
             is_drawn=True,
         ),
         Metric(
-            "device read latency",
-            "ms",
-            "lower",
-            "mean over the devices' reads",
-            "mean_device_read_latency_ms",
+            title="device read latency",
+            unit="ms",
+            better="lower",
+            meaning="mean over the devices' reads",
+            name="mean_device_read_latency_ms",
             head="read\nms",
             digits=2,
             is_drawn=True,
@@ -62,18 +62,17 @@ CATALOGUE = Catalogue(
 
 def figures(run: Run) -> JobFigures:
     """Return the metrics of a run; its epochs are their repetitions."""
-    summary, metrics = run.summary, run.summary.metrics
-    limit, epoch_steps, full_epoch = summary.limited_by, metrics.steps_per_epoch, run.facts.train_plan.steps_per_epoch
+    summary, metrics, limit = run.summary, run.summary.metrics, run.summary.limited_by
+    epoch_steps, full_steps = metrics.steps_per_epoch, run.facts.train_plan.steps_per_epoch
+    values_by_name = {metric.name: getattr(metrics, metric.name, None) for metric in CATALOGUE} | _device_metrics(run)
     return JobFigures(
         **summary.head,
         epochs=len(epoch_steps),
-        cut_steps=epoch_steps if any(steps < full_epoch for steps in epoch_steps) else None,
+        cut_steps=epoch_steps if any(steps < full_steps for steps in epoch_steps) else None,
         computation_seconds=mean_seconds(run.facts.workload.train.computation_time),
         limited_by={RUN: limit.what if limit else None},
         threshold_percent=metrics.au_threshold_percent,
-        metrics=training_metrics(
-            {metric.name: getattr(metrics, metric.name, None) for metric in CATALOGUE} | _of_devices(run)
-        ),
+        metrics=training_metrics(values_by_name),
     )
 
 
@@ -87,11 +86,10 @@ def training_metrics(metrics: dict[str, Any]) -> dict[str, Value]:
     return values
 
 
-_READER_SETTINGS = (
-    *("data_loader", "engine", "decode", "odirect", "evict_page_cache", "page_cache_percent", "batch_size", "verify"),
-    *("read_threads", "file_shuffle", "sample_shuffle", "transfer_size", "tensors", "tensor_bytes"),
-)
-"""Settings of `reader` that must agree for the numbers of two runs to be comparable."""
+# Settings of `reader` that must agree for the numbers of two runs to be comparable
+_BATCH_SETTINGS = ("batch_size", "file_shuffle", "sample_shuffle", "decode", "verify", "tensors", "tensor_bytes")
+_CACHE_SETTINGS = ("odirect", "evict_page_cache", "page_cache_percent")
+_READ_SETTINGS = ("data_loader", "engine", "read_threads", "transfer_size")
 
 
 def conditions(summary: Summary, facts: Facts) -> Conditions:
@@ -99,7 +97,7 @@ def conditions(summary: Summary, facts: Facts) -> Conditions:
     warning, telemetry, reader = memory_warning(summary.memory), summary.telemetry, facts.workload.reader
     evaluation, plan, file_format = summary.evaluation, facts.train_plan, facts.workload.dataset.format
     how = {
-        **{name: getattr(reader, name) for name in _READER_SETTINGS},
+        **{name: getattr(reader, name) for name in (*_BATCH_SETTINGS, *_CACHE_SETTINGS, *_READ_SETTINGS)},
         "synchronous": facts.workload.train.synchronous or reader.read_threads == 0,
         "reader_version": facts.reader_version,
     }
@@ -134,7 +132,7 @@ def conditions(summary: Summary, facts: Facts) -> Conditions:
     )
 
 
-def _of_devices(run: Run) -> dict[str, float | None]:
+def _device_metrics(run: Run) -> dict[str, float | None]:
     """Return the peak rate of all counted devices together, and the mean latency of their reads; None if unknown."""
     total_rates: dict[float, float] = {}  # by time
     for (*_, seconds), rate in _readings(run, "read_mb_per_second").items():

@@ -1,4 +1,4 @@
-"""`TrainingJob`: the complete, checked description of a run, made on rank 0 before it begins; and its schedule."""
+"""`TrainingJob`, the complete, checked description of a run, which rank 0 makes before it begins; and its schedule."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ class TrainingJob(Job):
     @property
     def ceiling_steps(self) -> int:
         """Steps of the ceiling measurement; 0 without one: `metric.ceiling_seconds=0`, or no step computes."""
-        seconds, step = self.workload.metric.ceiling_seconds, mean_seconds(self.workload.train.computation_time)
-        if seconds <= 0 or step <= 0:
+        seconds, step_seconds = self.workload.metric.ceiling_seconds, mean_seconds(self.workload.train.computation_time)
+        if seconds <= 0 or step_seconds <= 0:
             return 0
-        return min(max(ceil(seconds / step), MIN_CEILING_STEPS), MAX_CEILING_STEPS)
+        return min(max(ceil(seconds / step_seconds), MIN_CEILING_STEPS), MAX_CEILING_STEPS)
 
     @property
     def traits(self) -> LoaderTraits:
@@ -109,17 +109,7 @@ class TrainingJob(Job):
         return (*notes, f"{repeated}: once with reader.worker_streams=true")
 
     def _plan(self, layout: Layout, batch_size: int) -> Plan:
-        reader, train = self.workload.reader, self.workload.train
-        settings: dict[str, Any] = {
-            "num_files": layout.num_files,
-            "num_samples_per_file": layout.num_samples_per_file,
-            "batch_size": batch_size,
-            "ranks": self.ranks,
-            "file_shuffle": reader.file_shuffle != "off",
-            "sample_shuffle": reader.sample_shuffle != "off",
-            "seed": self.seed,
-            "seed_change_epoch": train.seed_change_epoch,
-        }
+        reader = self.workload.reader
         rows, group_rows = layout.num_samples_per_file, self.dataset.spec.parquet.row_group_size
         if self.dataset.spec.format == "parquet" and reader.sample_shuffle != "off":
             groups = min(batch_size, layout.num_files * ceil(rows / group_rows))
@@ -128,6 +118,16 @@ class TrainingJob(Job):
                     f"reader.sample_shuffle is {reader.sample_shuffle}: {batch_size} shuffled rows would read "
                     f"{groups} row groups whole; set it to off, and shuffle the files (reader.file_shuffle)"
                 )
+        settings: dict[str, Any] = {
+            "num_files": layout.num_files,
+            "num_samples_per_file": layout.num_samples_per_file,
+            "batch_size": batch_size,
+            "ranks": self.ranks,
+            "file_shuffle": reader.file_shuffle != "off",
+            "sample_shuffle": reader.sample_shuffle != "off",
+            "seed": self.seed,
+            "seed_change_epoch": self.workload.train.seed_change_epoch,
+        }
         streams = self.traits.interleave(reader, self.workload.dataset)
         if streams is None:  # the loader reads samples by their numbers
             return Plan(**settings, worker_streams=max(1, reader.read_threads) if reader.worker_streams else 1)
@@ -233,7 +233,8 @@ class Epoch:
 
 def make_schedule(workload: Workload, steps_per_epoch: int) -> tuple[Epoch, ...]:
     """Return the epochs of a run, with checkpoints and evaluations after the same steps and epochs as in DLIO."""
-    epochs, evaluation, train = [], workload.evaluation, workload.train
+    evaluation, train = workload.evaluation, workload.train
+    epochs = []
     steps_left = train.total_training_steps if train.total_training_steps >= 0 else train.epochs * steps_per_epoch
     for number in range(1, train.epochs + 1):
         steps = min(steps_per_epoch, steps_left)
@@ -246,18 +247,18 @@ def make_schedule(workload: Workload, steps_per_epoch: int) -> tuple[Epoch, ...]
 
 
 def _blocks(workload: Workload, epoch: int, steps: int) -> tuple[Block, ...]:
-    settings, every = workload.checkpoint, workload.checkpoint.steps_between_checkpoints
+    settings, block_steps = workload.checkpoint, workload.checkpoint.steps_between_checkpoints
     if not workload.workflow.checkpoint:
         return (Block(1, steps, checkpoint=False),)
-    if every <= 0:
+    if block_steps <= 0:
         saves = _is_due(epoch, settings.checkpoint_after_epoch, settings.epochs_between_checkpoints)
         return (Block(1, steps, checkpoint=saves),)
-    full_blocks, last_steps = divmod(steps, every)
-    blocks = [Block(number, every, checkpoint=True) for number in range(1, full_blocks + 1)]
+    full_blocks, last_steps = divmod(steps, block_steps)
+    blocks = [Block(number, block_steps, checkpoint=True) for number in range(1, full_blocks + 1)]
     if last_steps:
         blocks.append(Block(full_blocks + 1, last_steps, checkpoint=False))
     return tuple(blocks)
 
 
-def _is_due(epoch: int, first: int, every: int) -> bool:
-    return epoch >= first and (epoch - first) % every == 0
+def _is_due(epoch: int, first: int, interval: int) -> bool:
+    return epoch >= first and (epoch - first) % interval == 0

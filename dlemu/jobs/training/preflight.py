@@ -28,7 +28,7 @@ from dlemu.report.units import size
 from dlemu.results.wording import count
 from dlemu.runner.job import CONFIRM_ABOVE_BYTES, TRIAL_SCALE
 
-_SAVING_BYTES = 256 << 20  # free address space that writing the results needs; with less, libraries abort the process
+_SAVING_BYTES = 256 << 20  # address space that writing the results needs; with less, libraries abort the process
 
 
 def check_before_making(workload: Workload, ranks: int, *, wants_verdict: bool = False) -> None:
@@ -95,17 +95,15 @@ def _check_memory(job: TrainingJob, local_ranks: int) -> None:
             "reader.prefetch_size or reader.batch_size" + "".join(f"; {note}" for note in notes)
         )
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    needed = psutil.Process().memory_info().vms + _SAVING_BYTES + memory_needed(job, 1)
-    if limit != resource.RLIM_INFINITY and needed > limit:
+    address_space = psutil.Process().memory_info().vms + _SAVING_BYTES + memory_needed(job, 1)
+    if limit != resource.RLIM_INFINITY and address_space > limit:
         raise SpaceError(
-            f"a rank needs {needed / 2**20:.0f} MiB of address space, and the limit is {limit / 2**20:.0f} MiB: "
-            f"raise it (`ulimit -v {-(-needed // 1024)}`, or unlimited)"
+            f"a rank needs {address_space / 2**20:.0f} MiB of address space, and the limit is {limit / 2**20:.0f} MiB: "
+            f"raise it (`ulimit -v {-(-address_space // 1024)}`, or unlimited)"
         )
 
 
-# Recommended steps per epoch: they outlast read-ahead, and give the AU a confidence interval. unet3d with scale=laptop
-# has as many.
-ENOUGH_STEPS = 20
+ENOUGH_STEPS = 20  # recommended steps per epoch: they outlast read-ahead, and give the AU a confidence interval
 
 
 def dataset_for_verdict(workload: Workload, ranks: int) -> DatasetSpec:
@@ -140,9 +138,9 @@ def _excluded(workload: Workload) -> int:
 
 
 def _why_blocks_too_short(workload: Workload, steps: int) -> str:
-    """For `steps` steps that give no verdict, return why checkpoints cut epochs too short; '' if whole epochs are."""
+    """For epochs of `steps` steps that give no verdict, return how checkpoints are the cause; '' if they are not."""
     excluded, between = _excluded(workload), workload.checkpoint.steps_between_checkpoints
-    if steps <= excluded:
+    if steps <= excluded:  # the epochs themselves are too short
         return ""
     return (
         f"checkpoint.steps_between_checkpoints={between} leaves no step to count for a verdict, as "
@@ -187,10 +185,10 @@ def check_verdict_possible(workload: Workload, ranks: int, files: int, *, existi
 
 
 def workload_for_making(workload: Workload, ranks: int, *, size_is_given: bool) -> tuple[Workload, int]:
-    """Return a workload that makes its dataset's missing files, with enough for a verdict, and all its nominal bytes.
+    """Return a workload that makes the missing files of a dataset large enough for a verdict, and its nominal bytes.
 
-    The bytes are 0 if the dataset is complete. The number of files is kept if the user gave it (`size_is_given`) or the
-    dataset exists, even if only in part. Unless the user gave it, raises UserError if no verdict is possible.
+    The bytes are 0 if the dataset is complete. The number of files is kept if the user gave it (`size_is_given`), or if
+    a part of the dataset exists. Unless the user gave it, raises UserError if no verdict is possible.
     """
     from datagen.generate import refuse_foreign_files, refuse_own_files  # most runs make nothing
 
@@ -213,10 +211,7 @@ def workload_for_making(workload: Workload, ranks: int, *, size_is_given: bool) 
 def no_verdict_error(
     problem: str, workload: Workload, ranks: int, existing_files: int, alternative: str = ""
 ) -> DatasetError:
-    """Return the error for a run that can't give a verdict: the problem, then what to add to the command.
-
-    `existing_files`: number of files in the dataset's folder. `alternative`: further advice, on a line of its own.
-    """
+    """Return the error for a run that can't give a verdict: the problem, advice, and a line `alternative` to it."""
     return DatasetError("\n".join(filter(None, [f"{problem} {_advice(workload, ranks, existing_files)}", alternative])))
 
 

@@ -17,7 +17,7 @@ from datagen.inspection import inspect, no_dataset
 from datagen.registry import import_by_name
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StorageSpec, open_storage
-from datagen.withheld import public_text
+from datagen.withheld import redact_urls
 from dlemu.config import check_data, check_runnable, datagen_command
 from dlemu.config.schema import Workload
 from dlemu.config.validate import check as check_settings
@@ -36,13 +36,13 @@ from dlemu.results.host_activity import devices_of
 from dlemu.results.measured import MeasuredLog
 from dlemu.results.wording import count
 from dlemu.runner.events import Doing, JobBegan, OnEvent
-from dlemu.runner.job_kind import JobKind, Look, Notify
+from dlemu.runner.job_kind import DataCheck, JobKind, Notify
 from dlemu.runner.ranks import Ranks
 from dlemu.runner.recording import RankRecord
 from dlemu.telemetry import Telemetry
 
+# Maximum number of steps (of all ranks) or samples, and of checkpoints, in a plan: each takes memory to analyse
 _MAX_PLANNED, _MAX_CHECKPOINTS = 10**9, 10**6
-"""Maximum number of steps (of all ranks) or samples, and of checkpoints, in a plan: each takes memory to analyse."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,11 +103,11 @@ class Training(JobKind):
         if trains:
             check = partial(preflight.check_before_making, workload, ranks.count, wants_verdict=wants_verdict)
             ranks.compute_once(partial(self.in_time, workload, check))
-        from dlemu.runner.datasets import make_dataset  # most runs make none
+        from dlemu.runner.datasets import make_share  # most runs make none
 
         if ranks.leads:
             on_event(JobBegan(workload, ranks.count))
-        ranks.run(lambda comm: make_dataset(workload, comm, on_event))
+        ranks.run(lambda comm: make_share(workload, comm, on_event))
         return trains
 
     def plan(self, workload: Workload, ranks: int, *, wants_verdict: bool) -> TrainingJob:
@@ -125,7 +125,7 @@ class Training(JobKind):
             preflight.check_verdict_possible(workload, ranks, dataset.train.num_files, existing_files=existing_files)
         return make_job(workload, ranks, dataset)
 
-    def look_at_points(self) -> Look:
+    def look_at_points(self) -> DataCheck:
         """Return a function that inspects each dataset once, however many runs of the sweep read it."""
         inspected: list[tuple[DatasetSpec, StorageSpec]] = []
 
@@ -206,7 +206,7 @@ class Training(JobKind):
             "stream_plan": plan if isinstance(plan, StreamPlan) else None,
             "num_files_eval": job.dataset.valid.num_files if job.dataset.valid else 0,
             "total_bytes": job.dataset.total_bytes,
-            "notes": (*map(public_text, job.dataset.notes), *job.loader_notes),
+            "notes": (*map(redact_urls, job.dataset.notes), *job.loader_notes),
             "batches_ahead": job.batches_ahead,
             "reader_version": READER_VERSION,
         }

@@ -1,8 +1,7 @@
-"""Trials of other numbers of readers and larger requests, right after a run that waited for reads.
+"""Trials of other numbers of readers and of larger requests, right after a run that waited for reads.
 
 A rate alone does not tell a slow drive from one that needs more readers, or fewer. So the ranks read further epochs for
-`metric.scaling_seconds` each: with the run's readers, with more, with fewer, with larger requests, and with the run's
-readers again, in case the storage itself has become faster.
+`metric.scaling_seconds` each: as in the run, as in each trial, and as in the run again, in case the storage got faster.
 """
 
 from __future__ import annotations
@@ -24,16 +23,15 @@ from dlemu.jobs.training.steplog import TRAINING, StepRows
 from dlemu.loaders.loader_base import BatchMaker, LoaderSpec
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.metrics.au import au_percent
-from dlemu.metrics.limit import FEW_REQUESTS, MIN_LOSS_PERCENT, PIECE_BYTES, Scaling
+from dlemu.metrics.limit import FEW_REQUESTS, MAX_REQUEST_BYTES, MIN_LOSS_PERCENT, Scaling
 from dlemu.metrics.loss import Causes, Work, find_causes, work_of
-from dlemu.metrics.rows import Rows, is_any
+from dlemu.metrics.rows import Rows, has_nonzero
 from dlemu.ranks import Comm
 
-# Trials have TIMES as many readers as the run, and 1 / TIMES as many. Where storage scales, that is far above
-# MIN_SPEEDUP; more readers would take more memory and cores.
-TIMES = 4
+# Factor for more readers, and divisor for fewer: far above MIN_SPEEDUP; a larger one would take more memory and cores
+READER_FACTOR = 4
 LARGER_BYTES = 4 << 20  # size of the larger read calls, tried if the run's calls had at most a quarter of that
-MEMORY_SHARE = 0.25  # of the available memory, as the limit to the buffers of more readers
+MEMORY_SHARE = 0.25  # of the available memory; more readers are tried only if their buffers need less
 Trial = Literal["more", "fewer", "larger"]  # more readers, fewer readers, larger requests
 
 
@@ -46,22 +44,23 @@ def try_other_readers(job: TrainingJob, comm: Comm, rows: StepRows) -> Scaling |
         return None
     reader = job.workload.reader
     readers = max(1, reader.read_threads)
-    counts = {"same": readers, "more": TIMES * readers, "fewer": max(1, readers // TIMES), "larger": readers}
+    more, fewer = READER_FACTOR * readers, max(1, readers // READER_FACTOR)
+    trial_readers = {"more": more, "fewer": fewer}  # the other trials have the run's readers
     larger_job = replace(job, workload=replace(job.workload, reader=replace(reader, transfer_size=LARGER_BYTES)))
+    trials = ["same", *(trial for trial in ("more", "fewer", "larger") if trial in proposed), "again"]
     rates: dict[str, float] = {}
-    for trial, count in (counts | {"again": readers}).items():
-        if trial in ("same", "again", *proposed):
-            epoch = len(job.schedule) + len(rates) + 1
-            rates[trial] = _rate(larger_job if trial == "larger" else job, comm, count, epoch, waiting_ranks)
+    for epoch, trial in enumerate(trials, len(job.schedule) + 1):  # after the run's epochs
+        trial_job = larger_job if trial == "larger" else job
+        rates[trial] = _rate(trial_job, comm, trial_readers.get(trial, readers), epoch, waiting_ranks)
     if comm.rank or any(math.isnan(rate) for rate in rates.values()):
         return None
     return Scaling(
         readers=job.ranks * readers,
         mb_per_second=rates["same"],
-        more_readers=job.ranks * counts["more"] if "more" in rates else 0,
+        more_readers=job.ranks * more if "more" in rates else 0,
         more_mb_per_second=rates.get("more", 0.0),
         again_mb_per_second=rates["again"],
-        fewer_readers=job.ranks * counts["fewer"] if "fewer" in rates else 0,
+        fewer_readers=job.ranks * fewer if "fewer" in rates else 0,
         fewer_mb_per_second=rates.get("fewer", 0.0),
         larger_request_bytes=LARGER_BYTES if "larger" in rates else 0,
         larger_mb_per_second=rates.get("larger", 0.0),
@@ -70,37 +69,36 @@ def try_other_readers(job: TrainingJob, comm: Comm, rows: StepRows) -> Scaling |
 
 def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Trial, ...]:
     """Return the trials that may be faster, by a rank's rows; none if it passed or lost little of its time to reads."""
-    workload = job.workload
+    workload, reader = job.workload, job.workload.reader
     rows = rows[rows["phase"] == TRAINING].copy()
-    au = au_percent(rows)
-    rows["sync_ns"] = 0  # that rank's rows explain a wait for another rank
-    if not len(rows) or workload.metric.scaling_seconds <= 0 or job.read_by_loader or au >= 100 * workload.metric.au:
+    passed = au_percent(rows) >= 100 * workload.metric.au
+    rows["sync_ns"] = 0  # ignores waits for other ranks: their own rows explain those
+    if not len(rows) or workload.metric.scaling_seconds <= 0 or job.read_by_loader or passed:
         return ()
     causes, work = explain_loss(workload, rows, ranks=1)
     if causes.total < MIN_LOSS_PERCENT or causes.storage < causes.total / 2:
         return ()
-    reader, trials = workload.reader, list[Trial]()
-    workers = max(1, reader.read_threads)
     is_remote = open_storage(workload.storage_spec.buffered).is_remote
-    in_flight = reader.io_depth if is_remote else max(1.0, work.call_bytes / PIECE_BYTES)  # requests per reader
-    buffer_bytes = job.ranks * TIMES * workers * job.loader_spec(0).slot_bytes
-    fits = buffer_bytes < host_memory().available_bytes * MEMORY_SHARE
-    if job.ranks * work.readers * in_flight < 2 * FEW_REQUESTS and fits:
-        trials.append("more")
-    if is_remote:
-        return tuple(trials)
-    if workers > 1:
-        trials.append("fewer")
+    workers = max(1, reader.read_threads)
+    requests_per_reader = reader.io_depth if is_remote else max(1.0, work.call_bytes / MAX_REQUEST_BYTES)  # in flight
+    few_requests = job.ranks * work.readers * requests_per_reader < 2 * FEW_REQUESTS
+    buffer_bytes = job.ranks * READER_FACTOR * workers * job.loader_spec(0).slot_bytes
+    fits_memory = buffer_bytes < host_memory().available_bytes * MEMORY_SHARE
     sets_request_size = reader.engine == "fast" or (reader.engine == "matched" and reader.odirect)
     call_bytes = work.call_bytes or LARGER_BYTES
-    if sets_request_size and call_bytes <= min(job.dataset.max_sample_bytes / 2, LARGER_BYTES / 4):
-        trials.append("larger")
-    return tuple(trials)
+    has_small_calls = call_bytes <= min(job.dataset.max_sample_bytes / 2, LARGER_BYTES / 4)
+    is_worth: dict[Trial, bool] = {
+        "more": few_requests and fits_memory,
+        "fewer": workers > 1 and not is_remote,
+        "larger": sets_request_size and has_small_calls and not is_remote,
+    }
+    return tuple(trial for trial, worth in is_worth.items() if worth)
 
 
 def explain_loss(workload: Workload, rows: Rows, ranks: int) -> tuple[Causes, Work]:
     """Return why the accelerators of `ranks` ranks waited in these steps, and how their workers spent their time."""
-    sleeps, workers = preprocessing_sleeps(workload, rows), ranks * max(1, workload.reader.read_threads)
+    sleeps = preprocessing_sleeps(workload, rows)
+    workers = ranks * max(1, workload.reader.read_threads)
     # A page fault in a mapped file holds Python's lock, so a read stops its whole worker.
     reads_stall = workload.dataset.format == "mmap_indexed_binary" and not workload.reader.odirect
     causes = find_causes(rows, preprocesses=sleeps, workers=workers, reads_stall=reads_stall)
@@ -109,15 +107,15 @@ def explain_loss(workload: Workload, rows: Rows, ranks: int) -> tuple[Causes, Wo
 
 def preprocessing_sleeps(workload: Workload, rows: Rows) -> bool:
     """Return whether emulated preprocessing slept; if it burned CPU time instead, the rows have `preprocess_cpu_ns`."""
-    return not is_zero(workload.reader.preprocess_time) and not is_any(rows, "preprocess_cpu_ns")
+    return not is_zero(workload.reader.preprocess_time) and not has_nonzero(rows, "preprocess_cpu_ns")
 
 
 def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int, waiting_ranks: Sequence[int]) -> float:
     """Read with `readers` per rank; return the MB/s of all ranks on rank 0, NaN on others or on failure. Collective.
 
-    The mean rate of `waiting_ranks`, which waited for reads in the run, is taken for all ranks: others get no faster.
+    The mean rate of `waiting_ranks`, which waited for reads in the run, is taken for all: others would get no faster.
     """
-    with contextlib.suppress(DlemuError):  # a missing file fails the reads below, too
+    with contextlib.suppress(DlemuError):  # if a file is missing, the reads below fail, too
         from dlemu.jobs.training.evict import evict
 
         evict(job, comm.local_rank, comm.local_size, write_first=False)
@@ -134,13 +132,14 @@ def _read(job: TrainingJob, rank: int, epoch: int, readers: int) -> tuple[int, f
     """Read batches in threads for `metric.scaling_seconds`; return bytes and seconds, both 0 if a read failed."""
     spec: LoaderSpec = job.loader_spec(rank)
     spec = replace(spec, reader=replace(spec.reader, preprocess_time=NO_TIME))
-    steps, began = iter(range(1, job.train_plan.steps_per_epoch + 1)), time.monotonic()
+    steps = iter(range(1, job.train_plan.steps_per_epoch + 1))  # shared: `next` is atomic
+    began = time.monotonic()
 
-    def read_batches(number: int) -> int:
-        maker, buffer = BatchMaker(spec, number), memoryview(bytearray(spec.slot_bytes))
+    def read_batches(reader_number: int) -> int:
+        maker, buffer = BatchMaker(spec, reader_number), memoryview(bytearray(spec.slot_bytes))
         read_bytes = 0
         while time.monotonic() < began + job.workload.metric.scaling_seconds:
-            step = next(steps, None)  # atomic, so no two threads get the same step
+            step = next(steps, None)
             if step is None:
                 break
             read_bytes += maker.make("train", epoch, step, 0, buffer).app_bytes

@@ -79,13 +79,11 @@ class StepRecord(NamedTuple):
 
 
 STEP_DTYPE = np.dtype([(name, np.int64) for name in STEP_COLUMNS])
+# A row and its `step`: packing takes a third of the time of an assignment to a NumPy array
 _ROW, _STEP = struct.Struct(f"={len(STEP_COLUMNS)}q"), struct.Struct("=q")
-"""A row and its `step`; packing takes a third of the time of an assignment to a NumPy array."""
 _STEP_OFFSET = _STEP.size * list(STEP_COLUMNS).index("step")
 
-StepRows = NDArray[np.void]
-"""Rows of STEP_DTYPE, shape (rows,)."""
-
+StepRows = NDArray[np.void]  # rows of STEP_DTYPE, shape (rows,)
 TRAINING, EVALUATION = 0, 1  # values of the column `phase`
 _RELEASE_ROWS = 4096  # the memory of full pages is released whenever this many rows have been added
 
@@ -149,8 +147,7 @@ def read_log(path: str) -> StepRows:
 
 STEPS = "steps.parquet"
 _MAX_VALUE = 1 << 60  # in nanoseconds, 36 years after the host's start; sums of larger numbers would overflow
-_FROM_0 = ("free_ns", "wait_ns", "compute_ns", "samples", "app_bytes")
-"""Columns whose values must be from 0 to _MAX_VALUE."""
+_FROM_0 = ("free_ns", "wait_ns", "compute_ns", "samples", "app_bytes")  # columns with values from 0 to _MAX_VALUE
 
 
 def write_steps(folder: str, rows: Rows) -> None:

@@ -36,8 +36,7 @@ if TYPE_CHECKING:  # most runs save no checkpoints
     from dlemu.checkpoints.save import TrainingSaver
 
 _MAX_FOLDERS = 64  # whose devices are looked up: each may be a mount, and a dataset can have thousands
-CEILING_PATIENCE_SECONDS = 20.0
-"""Time limit of the ceiling measurement: thousands of short steps on few cores would take minutes."""
+CEILING_PATIENCE_SECONDS = 20.0  # time limit of the ceiling: thousands of short steps on few cores would take minutes
 
 
 def run_rank(
@@ -183,20 +182,19 @@ class _Trainer:
         self._record.note(checkpoints=(*self._record.journal.checkpoints, *complete))
 
     def _run_epoch(self, loop: StepLoop, phase: int, data: Phase, epoch: int, blocks: Sequence[Block]) -> bool:
-        """Run an epoch and save its checkpoints; return whether `loop.stop` ended it.
-
-        `phase` is the value in the step log, `data` the loader's name for the samples to read.
-        """
+        """Run an epoch, with `phase` in its log, and save its checkpoints; return whether `loop.stop` ended it."""
         workload, steps = self._job.workload, sum(block.steps for block in blocks)
-        compute_ns, cpu_seconds = self._accelerator.draw_compute_ns(data, epoch, steps), None
+        compute_ns = self._accelerator.draw_compute_ns(data, epoch, steps)
+        cpu_seconds = None
         if data == "train" and not is_zero(workload.train.step_cpu_time):  # from the same random draws as compute_ns
             spec = self._job.accelerator_spec(self._comm.rank)
             cpu_seconds = draw_ns(workload.train.step_cpu_time, spec, epoch, steps) / 1e9
-        first, free_ns = 0, self._comm.all_reduce_max(self._clock.now_ns())
+        free_ns = self._comm.all_reduce_max(self._clock.now_ns())
         batches = self._loader.batches(data, epoch, steps)
         queue = BatchQueue(batches, self._clock)
         if not workload.train.synchronous and workload.reader.read_threads:
             queue = PrefetchQueue(batches, self._clock, workload.timeout_seconds, self._comm.rank)
+        first = 0
         with queue:
             for block in blocks:
                 in_block = slice(first, first + block.steps)

@@ -227,8 +227,8 @@ _DEFAULT_ADVICE: dict[str, str] = {
 }
 # Name of a number -> sentence with it and others, for a limit that has that number
 _USE_SENTENCES = {
-    "wanted_mb_per_second": "the storage delivered {app_mb_per_second:,.1f} of {wanted_mb_per_second:,.1f} MB/s that "
-    "are needed",
+    "wanted_mb_per_second": "the loaders read {app_mb_per_second:,.1f} MB/s in the whole run; accelerators that never "
+    "wait take {wanted_mb_per_second:,.1f} MB/s",
     "call_bytes": "{readers:.1f} workers were reading at a time then, {call_ms:.3g} ms per call of {call_bytes:,.0f} "
     "bytes",
     "more_readers_times": "right after the run, {more_readers_times:g} times the readers got "

@@ -25,7 +25,7 @@ def compare(a: Side, b: Side) -> Comparison:
 
     Raises UserError if no runs have equal settings, except for two searches or two single runs.
     """
-    paired: list[Settings] = []
+    paired: list[Settings] = []  # of the runs that both sides have
     if not (a.is_search or b.is_search):
         if len(a.runs) == len(b.runs) == 1:  # two single runs are a pair, whatever their settings
             a, b = (replace(side, runs={(): next(iter(side.runs.values()))}) for side in (a, b))
@@ -35,7 +35,7 @@ def compare(a: Side, b: Side) -> Comparison:
             f"{a.name} and {b.name} have no run with the same settings; compare two runs (a point of a sweep is one: "
             "SWEEP/point-01), two sweeps over the same values, or two searches"
         )
-    # The first run whose conditions are known on both sides stands for all.
+    # The conditions of one run stand for those of all: of the first run for which both sides have them.
     example: Settings = next((settings for settings in a.conditions if settings in b.conditions), ())
     conditions_a, conditions_b = a.conditions_of_run(example), b.conditions_of_run(example)
     varied_keys = {key.rpartition(".")[2] for settings in paired for key, _ in settings}  # equal in each pair
@@ -62,7 +62,7 @@ def compare(a: Side, b: Side) -> Comparison:
 
 
 def _compared_side(side: Side, paired: Collection[Settings], conditions: Conditions) -> ComparedSide:
-    unpaired = [(dict(settings), run) for settings, run in side.runs.items() if settings not in paired]
+    unpaired = [settings for settings in side.runs if settings not in paired]
     about: dict[str, str] = {}
     if conditions.title:  # empty if the folders of all runs are gone
         storage = conditions.environment.storage
@@ -75,7 +75,7 @@ def _compared_side(side: Side, paired: Collection[Settings], conditions: Conditi
         accelerators_fed=side.accelerators_fed,
         may_feed_more=side.may_feed_more,
         about=about,
-        unpaired=tuple(SweepPoint(settings=settings, folder="", figures=run) for settings, run in unpaired),
+        unpaired=tuple(SweepPoint(settings=dict(key), folder="", figures=side.runs[key]) for key in unpaired),
     )
 
 
@@ -112,19 +112,20 @@ def compare_runs(
 
 
 def _unequal_work(a: JobFigures, b: JobFigures) -> list[str]:
-    """Return phrases that name differences in the work of two runs; fields that either run lacks are left out."""
+    """Return phrases that name differences in the work of two runs, in the fields that both runs have."""
     phrases = []
     for name in _WORK_FIELDS:
-        values = getattr(a, name), getattr(b, name)
-        text_a, text_b = map(plain, values)
-        if text_a != text_b and not {None, ""}.intersection(values):
-            phrases.append(f"{name} is {text_a} for A and {text_b} for B")
+        value_a, value_b = getattr(a, name), getattr(b, name)
+        is_known = value_a not in (None, "") and value_b not in (None, "")
+        if is_known and plain(value_a) != plain(value_b):
+            phrases.append(f"{name} is {plain(value_a)} for A and {plain(value_b)} for B")
     if a.cut_steps != b.cut_steps:
         phrases.append("train.total_training_steps cut epochs of A and B at different steps")
     return phrases
 
 
 def _verdict_phrases(comparison: Comparison, a: Side, b: Side) -> list[str]:
+    """Return the verdict's phrases: differences, accelerators fed, and how small the samples are."""
     phrases = list(_differences(comparison, a, b))
     if catalogue_of(comparison.kind).feeds_accelerators:
         if a.accelerators_fed or b.accelerators_fed:
@@ -177,8 +178,8 @@ def _differences(comparison: Comparison, a: Side, b: Side) -> Iterator[str]:
             continue
         memory = f"{_BOTH_FROM_MEMORY}: " if phase in pair.from_memory else ""
         subject = in_phase if metric.phase else f"{metric.title}: "
-        words = difference_in_words(change, metric, repetitions=f"{catalogue.repetition}s")
-        yield f"{memory}{with_settings}{subject}{words}"
+        phrase = difference_in_words(change, metric, repetitions=f"{catalogue.repetition}s")
+        yield f"{memory}{with_settings}{subject}{phrase}"
 
 
 def pair_settings(pair: RunPair, catalogue: Catalogue) -> str:

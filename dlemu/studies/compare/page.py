@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from dlemu.metrics.catalogue import RUN, Metric
+from dlemu.metrics.catalogue import RUN, Catalogue, Metric
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Table, columns, listing
 from dlemu.report.units import short_names, verdict_word, with_interval
@@ -26,41 +26,46 @@ _HEAD = columns("metric", "A", "B", "A vs B", "±", right=range(1, 5), whole=ran
 def screen(answer: Comparison, folder: str) -> Screen:
     """Return the first screen: the verdict, both sides, and the main pair's metrics."""
     pair, catalogue = answer.main_pair, catalogue_of(answer.kind)
-    table: Table | None = None
     headline, *phrases = answer.verdict.replace("+-", "±").split("; ")
     lines = [Said("" if index else "answer", phrase, tone="strong") for index, phrase in enumerate(phrases)]
     runs = (pair.a, pair.b) if pair else tuple(map(_run_at_limit, answer.sides))
     lines += [_side_line(name, side, run) for name, side, run in zip("AB", answer.sides, runs, strict=True)]
+    table: Table | None = None
     if pair is not None and not answer.reasons:
         lines += [Said("year", line) for line in _year_lines(pair)]
-        same_epochs = pair.a.epochs == pair.b.epochs  # otherwise times are of unequal work
-        times = [metric for metric in catalogue.times if same_epochs and pair.compares_storage(metric.phase)]
-        shown = [row for row in catalogue if row in times or row.is_tile or row.name == catalogue.decisive]
-        table = Table(columns=_HEAD, rows=difference_rows(pair.metrics, shown))
+        table = Table(columns=_HEAD, rows=difference_rows(pair.metrics, _first_metrics(pair, catalogue)))
         if catalogue.feeds_accelerators:
             config = f"{answer.sides[0].name}/config.yaml"
             which = f"{shlex.quote(f'workload={config}')}, and of B" if os.path.exists(config) else "of each"
             lines.append(Said("next", f"dlemu size {which}", "how many each feeds"))
     elif pair is not None and catalogue.feeds_accelerators:
-        words = f"dlemu compare workload={pair.a.workload} ranks={pair.a.ranks} drives=FOLDER-A,FOLDER-B --make"
-        lines.append(Said("next", words, "runs the same on both, past the page cache"))
+        command = f"dlemu compare workload={pair.a.workload} ranks={pair.a.ranks} drives=FOLDER-A,FOLDER-B --make"
+        lines.append(Said("next", command, "runs the same on both, past the page cache"))
     subject = " and ".join(dict.fromkeys(run.title for run in runs if run)) or answer.kind
     return Screen(title=f"{subject}: {headline}", lines=lines, notes=answer.issues, folder=folder, table=table)
 
 
+def _first_metrics(pair: RunPair, catalogue: Catalogue) -> list[Metric]:
+    """Return the metrics of the first screen: the times that are comparable, the tiles, and the metric that decides."""
+    is_equal_work = pair.a.epochs == pair.b.epochs
+    times = [metric for metric in catalogue.times if is_equal_work and pair.compares_storage(metric.phase)]
+    return [metric for metric in catalogue if metric in times or metric.is_tile or metric.name == catalogue.decisive]
+
+
 def _run_at_limit(side: ComparedSide) -> JobFigures | None:
-    """Return the figures of a search's smallest count that failed, which has the limit, or else of its largest."""
+    """Return a search's first failing run, which shows the bottleneck, or its largest run if none failed."""
     runs = [point.figures for point in side.unpaired if point.figures is not None]
     return next((run for run in runs if run.passed is False), runs[-1] if runs else None)
 
 
 def _side_line(name: str, side: ComparedSide, run: JobFigures | None) -> Said:
     """Return the line of a side: its storage, what limited a run on it, and how much of the data it delivered."""
-    text, explanations = side.name, [side.about.get("storage", "")]
+    text = side.name
+    explanations = [side.about.get("storage", "")]
     if run is not None:
-        limits = {phase: limit for phase, limit in run.limited_by.items() if limit not in (None, "", "nothing")}
-        for phase, limit in limits.items():
-            text += f", limited by {limit}" if phase == RUN else f", limited by {phase}: {limit}"
+        for phase, limit in run.limited_by.items():
+            if limit not in (None, "", "nothing"):
+                text += f", limited by {limit}" if phase == RUN else f", limited by {phase}: {limit}"
         if run.epochs:
             explanations.append(count(run.epochs, "epoch"))
             if run.from_storage_percent is not None:
@@ -76,9 +81,8 @@ def _year_lines(pair: RunPair) -> Iterator[str]:
     hours = f"{PLANNED_EPOCHS} epochs take A {hours_a:.3g} h and B {hours_b:.3g} h"
     yield f"{hours}: {models_a:.0f} and {models_b:.0f} models per year"
     seconds = pair.metrics.get("total_seconds")
-    if seconds is not None and seconds.distinct is False:  # it is None without an interval, which takes three epochs
-        return
-    yield f"what B trains in a year takes A {abs(days_saved):.1f} days {'less' if days_saved >= 0 else 'more'}"
+    if seconds is None or seconds.distinct is not False:  # distinct is None with fewer than three epochs
+        yield f"what B trains in a year takes A {abs(days_saved):.1f} days {'less' if days_saved >= 0 else 'more'}"
 
 
 def sections(answer: Comparison, _: str) -> Iterator[Table]:
@@ -119,7 +123,7 @@ def difference_rows(differences: Mapping[str, Difference], metrics: Iterable[Met
             change = "not significant"
         elif metric.unit != "%":
             change = f"{percent:+.1f} %"
-        else:  # in percentage points, as a percentage of a percentage would mislead
+        else:  # in percentage points, because a percentage of a percentage would mislead
             change, width = f"{a.mean - b.mean:+.1f} points", None
             if a.half_width is not None and b.half_width is not None:
                 width = math.hypot(a.half_width, b.half_width)

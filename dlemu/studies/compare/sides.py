@@ -42,10 +42,6 @@ class Side(ComparedSide):
         return self.conditions.get(settings) or next(iter(self.conditions.values()), Conditions(title=""))
 
     @property
-    def workload(self) -> str:
-        return next((figures.workload for figures in self.runs.values()), "")
-
-    @property
     def scaled(self) -> str:
         """How small the samples are, as a phrase: in the largest run that passed, or in any run if none passed."""
         runs = [run for run in self.runs.values() if run.ranks == (self.accelerators_fed or run.ranks)]
@@ -53,10 +49,7 @@ class Side(ComparedSide):
 
 
 def read_sides(folders: Sequence[str], read_foreign: ReadForeign | None = None) -> tuple[Side, Side]:
-    """Return two storages: one from each of two folders, or both from the folder of a sweep over two drives.
-
-    Raises UserError for fewer or more than two storages, or if their jobs are of different kinds.
-    """
+    """Return the storages of two folders, or of a sweep over two drives; UserError if not two, or of unlike kinds."""
     advice = "wanted two folders of runs, sweeps or searches, or the folder of one sweep over two drives"
     if not all(folders):
         raise UserError(f"a folder's name is empty, as of a variable of the shell that is not set: {advice}")
@@ -106,20 +99,20 @@ def side_of_runs(name: str, runs: Runs, conditions: RunConditions | None = None)
     """
     known_conditions = conditions or {}
     passing = {settings: run.ranks for settings, run in runs.items() if run.passed}
-    most = max(passing.values(), default=0)
-    # Blank out the number of ranks, to find the runs whose other settings are the same.
+    max_ranks = max(passing.values(), default=0)
+    # Blank out the number of ranks to find the runs whose other settings are the same.
     failed_settings = [
         dict(settings, ranks="")
         for settings, run in runs.items()
-        if run.ranks == most + 1 and run.passed is False and run.limited_by.get(RUN) not in HOST_CAUSES
+        if run.ranks == max_ranks + 1 and run.passed is False and run.limited_by.get(RUN) not in HOST_CAUSES
     ]
-    largest = [dict(settings, ranks="") for settings, ranks in passing.items() if ranks == most]
+    largest = [dict(settings, ranks="") for settings, ranks in passing.items() if ranks == max_ranks]
     return Side(
         name=name,
         kind=next(iter(runs.values())).kind,
         runs=runs,
         conditions=known_conditions,
-        accelerators_fed=most if passing else None,
+        accelerators_fed=max_ranks if passing else None,
         may_feed_more=any(settings not in failed_settings for settings in largest),
         warnings=tuple(dict.fromkeys(warning for run in known_conditions.values() for warning in run.warnings)),
     )
@@ -154,17 +147,17 @@ def _sides_of_sweep(folder: str, sweep: SweepAnswer) -> list[Side]:
 
 def _side_of_search(folder: str, search: SizeAnswer) -> Side:
     conditions = next(conditions_in(os.path.join(folder, trial.folder) for trial in search.trials), None)
-    failing, most = search.failing, search.max_accelerators
+    failing, max_accelerators = search.failing, search.max_accelerators
     incomplete = [] if search.complete else ["the search is incomplete: finish it with its command"]
     return Side(
         name=folder,
         kind=KIND_OF_TRIALS,
         runs={(("ranks", str(count.accelerators)),): figures_of_count(search, count) for count in search.counts},
         conditions={(): conditions} if conditions else {},
-        accelerators_fed=most,
+        accelerators_fed=max_accelerators,
         may_feed_more=failing is None
         or failing.passed is None  # too close to call, or not tried often enough
-        or failing.accelerators > most + 1  # an interrupted search
+        or failing.accelerators > max_accelerators + 1  # an interrupted search
         or search.is_limited_by_host
         or search.limited_by.what in ("count", "nothing"),
         is_search=True,
@@ -181,7 +174,10 @@ def issues_between(a: Side, b: Side, conditions_a: Conditions, conditions_b: Con
     devices = [storage.device for storage in storages if storage and storage.device]
     if len(devices) > len(set(devices)):
         yield f"A and B are on the same device, {devices[0]}"
-    titles = [side.conditions_of_run().title or side.workload for side in (a, b)]
+    titles = []
+    for side in (a, b):
+        workload = next((run.workload for run in side.runs.values()), "")
+        titles.append(side.conditions_of_run().title or workload)
     if titles[0] != titles[1]:
         yield f"A ran {titles[0]} and B {titles[1]}: the difference is not due to the storage alone"
     if conditions_a.how and conditions_b.how:  # other benchmarks do not record `how`

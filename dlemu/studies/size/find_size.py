@@ -14,7 +14,7 @@ from datagen.formats.format_base import UnreadFormat
 from datagen.inspection import inspect
 from datagen.registry import find
 from datagen.storage.storage_base import open_storage
-from datagen.withheld import without_secrets
+from datagen.withheld import redact_argv
 from dlemu.config import check_runnable, datagen_command, digest, load
 from dlemu.config.overrides import given_keys, take_word
 from dlemu.config.schema import Workload, full_size
@@ -80,15 +80,14 @@ def size(
         if with_files != settings:  # loading again inspects the user's own files, which may take long
             settings = with_files
             workload = load(settings, config_dir=config_dir)
-        # Refuse a dataset that is too small before hours are spent making it.
-        _capacity(make_job(workload, 1, planned_dataset(workload.dataset)))
+        _capacity(make_job(workload, 1, planned_dataset(workload.dataset)))  # refuses a dataset that is too small
         make(workload)
-    _, settings = take_word(settings, "output.folder")  # each trial has a folder of its own
+    _, settings = take_word(settings, "output.folder")  # each trial has its own folder
     question = Question(
         workload=workload.model.name,
         accelerator=workload.accelerator or None,
         sample_divisor=sample_divisor(workload),
-        overrides=tuple(without_secrets(settings)),
+        overrides=tuple(redact_argv(settings)),
         launcher=launcher,
         threshold_percent=100 * workload.metric.au,
         cached=workload.metric.cached,
@@ -100,9 +99,9 @@ def size(
         storage=workload.storage_spec,
     )
     job = make_job(workload, 1, dataset, folder=folder)
-    trial_words = [*config_options(config_dir), *settings]
+    argv = [*config_options(config_dir), *settings]
     search = Search(folder, question, (), on_event)
-    answer = _probe_and_search(search, job, trial_words, on_event, most=most, trial_seconds=trial_seconds)
+    answer = _probe_and_search(search, job, argv, on_event, most=most, trial_seconds=trial_seconds)
     issues = (*recording_notes(workload.recorded, max(1, answer.max_accelerators)), *answer.issues)
     answer = replace(answer, at_least=at_least, outcome=outcome_of(answer, at_least or 1), issues=issues)
     save_answer(folder, SIZE, answer)
@@ -113,7 +112,8 @@ def _check_storage_matters(workload: Workload) -> None:
     """Raise UserError for settings with which every count would pass, whatever the storage."""
     missing = "reads"
     if step_seconds(workload) <= 0:
-        setting, missing = "train.computation_time is 0", "computation"
+        setting = "train.computation_time is 0"
+        missing = "computation"
     elif workload.reader.data_loader == "none":
         setting = "reader.data_loader is none"
     elif isinstance(find("datagen.formats", workload.dataset.format, "Format")(), UnreadFormat):
@@ -139,9 +139,9 @@ def _with_files(settings: list[str], workload: Workload, accelerators: int) -> l
 
 
 def _probe_and_search(
-    search: Search, job: TrainingJob, words: Sequence[str], on_event: OnEvent, *, most: int, trial_seconds: float
+    search: Search, job: TrainingJob, argv: Sequence[str], on_event: OnEvent, *, most: int, trial_seconds: float
 ) -> SizeAnswer:
-    """Probe the storage, then run trials of at most `most` accelerators with the overrides `words`; may resume them."""
+    """Probe the storage, then run or resume trials with the arguments `argv`, of at most `most` accelerators."""
     workload, total_bytes, capacity = job.workload, job.dataset.total_bytes, _capacity(job)
     search.resume()
     page = workload.output.report
@@ -172,8 +172,8 @@ def _probe_and_search(
     probed, needed = units.number(inputs.probe_mb_per_second), units.number(inputs.mb_per_accelerator)
     on_event(PartMeasured(levels, f"{probed} MB/s; one accelerator needs {needed} MB/s; expected to pass: {expected}"))
     if page_cache == "evicted":  # as for the probe
-        words = [*words, "reader.evict_page_cache=epochs"]
-    plan = plan_trials(job, search.question, trial_seconds, words)
+        argv = [*argv, "reader.evict_page_cache=epochs"]
+    plan = plan_trials(job, search.question, trial_seconds, argv)
     return search.search(inputs, max(1, expected), partial(run_trial, plan))
 
 
@@ -199,12 +199,13 @@ class Search(RunList[int, Trial, SizeAnswer]):
     def search(self, inputs: SearchInputs, first: int, run: Callable[[int, int, str], Trial]) -> SizeAnswer:
         """Run trials until the largest passing count of accelerators is decided; the first trial has `first`.
 
-        `run` runs a trial, given its count of accelerators, its number and its folder. Its UserError means that this
-        host can't run the count: the search goes on with smaller ones, unless the count is 1 or has run here before.
+        `run` runs a trial, given its count of accelerators, its number and its folder. It raises UserError if this host
+        can't run the count: the search goes on with smaller ones, unless the count is 1 or has run here before.
         """
-        self._inputs, self._run, self._refusal = inputs, run, ""  # the message of that error
-        most = inputs.max_accelerators
-        while (accelerators := next_count(self.runs, self.question, first, most)) is not None:
+        self._inputs, self._run = inputs, run
+        self._refusal = ""  # the message of that error
+        max_count = inputs.max_accelerators
+        while (accelerators := next_count(self.runs, self.question, first, max_count)) is not None:
             trial_number = len(self.runs) + 1
             planned = Planned(
                 what=accelerators,
@@ -217,13 +218,13 @@ class Search(RunList[int, Trial, SizeAnswer]):
             except UserError as error:
                 if accelerators == 1 or any(trial.accelerators == accelerators for trial in self.runs):
                     raise
-                first, most = accelerators // 2, accelerators - 1
+                first, max_count = accelerators // 2, accelerators - 1
                 self._refusal = f"{accelerators} can't run here: {error}"
         return self.answer(complete=True)
 
 
 def expected_count(job: TrainingJob, levels: Sequence[Level], inputs: SearchInputs) -> int:
-    """Return the largest count of accelerators predicted to pass: 0 if none, 1 if the prediction fails."""
+    """Return the largest count of accelerators that is predicted to pass: 0 if none is, 1 without a prediction."""
     training_only = replace(job.workload, workflow=replace(job.workload.workflow, checkpoint=False))
     storage = calibrate_from_levels(job, levels, HostCosts(), cores=usable_cores())
     try:
@@ -257,7 +258,7 @@ def _capacity(job: TrainingJob) -> int:
 
 
 def _samples_per_accelerator(job: TrainingJob) -> int:
-    """Return the minimum of samples per epoch that each accelerator of a trial needs.
+    """Return how many samples per epoch each accelerator of a trial needs at least.
 
     The first step of an epoch does not count, nor do the last ones, whose batches are read ahead. The other steps of
     all epochs must last for FEWEST windows of time, the minimum for a verdict.

@@ -100,7 +100,7 @@ def _limit_lines(answer: SizeAnswer) -> Iterator[Said]:
     yield Said("limit", limit_in_words(answer), reason)
     supplied = answer.storage_mb_per_second
     needs = f"for AU {threshold:g} % {answer.max_accelerators + 1} need {rate(answer.wanted_mb_per_second)}"
-    yield Said("needs", f"{needs}; the storage gave up to {rate(supplied)}", "in trials and read probe")
+    yield Said("needs", f"{needs}; the storage gave up to {rate(supplied)}", "in trials or a probe that never waits")
     advice = "".join(limit.advice[:1])
     if full is not None and not full.accelerators and limit.what == "storage" and supplied:
         speedup = full.mb_per_accelerator * threshold / 100 / supplied
@@ -122,9 +122,9 @@ def _sections(answer: SizeAnswer, folder: str) -> Iterator[Table]:
         )
         for trial in answer.trials
     ]
-    names = ("accelerators", "AU, %", "loader MB/s", "device MB/s", "seconds", "settled")
+    head = columns("accelerators", "AU, %", "loader MB/s", "device MB/s", "seconds", "settled", right=range(5))
     notes = ["AU: of the steady part of a trial; MB/s: of the whole, its start and end included"]
-    yield Table(title="Trials, in order", columns=columns(*names, right=range(len(names) - 1)), rows=rows, notes=notes)
+    yield Table(title="Trials, in order", columns=head, rows=rows, notes=notes)
     yield from background(folder, [trial.folder for trial in answer.trials])
 
 

@@ -11,9 +11,9 @@ from dlemu.metrics.t_interval import half_width
 from dlemu.results.figures import CONFIDENCE
 from dlemu.studies.answers import CountResult, Question, Trial, edge
 
-REPEATS = 2  # minimum of trials with each count at the edge: the largest that passes and the smallest that fails
-MOST_REPEATS = 5  # trials after which an undecided count stays undecided: MLPerf Storage's number of runs
-GUESSES = 4  # with up to so many counts tried, the AU of a failed one gives the next; with more, halve the bracket
+MIN_REPEATS = 2  # trials with each count at the edge: the largest that passes and the smallest that fails
+MAX_REPEATS = 5  # trials after which an undecided count stays undecided: MLPerf Storage's number of runs
+MAX_ESTIMATES = 4  # with more counts tried, halve the bracket; up to then, estimate from the AU of the failed one
 
 
 def pool(trials: Iterable[Trial], threshold_percent: float) -> list[CountResult]:
@@ -34,12 +34,12 @@ def _count(trials: Sequence[Trial], threshold_percent: float) -> CountResult:
     if len(means) >= 3:
         between = half_width(float(np.std(means, ddof=1)), len(means), CONFIDENCE)
     au_percent, width = float(means.mean()), max(within, between)
-    settled = abs(au_percent - threshold_percent) > width
+    is_decided = abs(au_percent - threshold_percent) > width
     return CountResult(
         accelerators=trials[0].accelerators,
         au_sustained_percent=au_percent,
         half_width_percent=width,
-        passed=au_percent >= threshold_percent if settled else None,
+        passed=au_percent >= threshold_percent if is_decided else None,
         trials=len(trials),
     )
 
@@ -54,24 +54,24 @@ def ceiling_below(count: CountResult, trials: Iterable[Trial], threshold_percent
     return ceiling if is_reached and count.au_sustained_percent < threshold_percent else 0.0
 
 
-def next_count(trials: Sequence[Trial], question: Question, first: int, most: int) -> int | None:
+def next_count(trials: Sequence[Trial], question: Question, first: int, max_count: int) -> int | None:
     """Return the count of accelerators to try next; None if the edge is found and decided.
 
-    `first` is the count to begin with, `most` the largest that can be tried. AU falls as the count rises. If n
+    `first` is the count to begin with, `max_count` the largest that can be tried. AU falls as the count rises. If n
     accelerators fail with AU a, the storage feeds a x n that never wait, and a x n / threshold that pass: if 10 reach
     45 %, it feeds 4.5 at an AU of 100 %, or 5 at 90 %, so 5 is next.
     """
     threshold = question.threshold_percent
     counts = pool(trials, threshold)
     if not counts:
-        return max(1, min(first, most))
+        return max(1, min(first, max_count))
     low, failed = edge((count, count.au_sustained_percent >= threshold) for count in counts)
     passed = low.accelerators if low else 0
-    if failed is None and passed < most:  # go up in steps of 1, 2, 4, ... from the first count
+    if failed is None and passed < max_count:  # go up in steps of 1, 2, 4, ... from the first count
         tried = sum(count.accelerators >= first for count in counts)
-        return min(most, passed + int(2 ** max(0, tried - 1)))
+        return min(max_count, passed + int(2 ** max(0, tried - 1)))
     if failed is not None and failed.accelerators - passed > 1:
-        if len(counts) > GUESSES:
+        if len(counts) > MAX_ESTIMATES:
             return (passed + failed.accelerators) // 2
         estimated = int(failed.au_sustained_percent * failed.accelerators / threshold)
         return max(passed + 1, min(failed.accelerators - 1, estimated))
@@ -91,4 +91,4 @@ def next_count(trials: Sequence[Trial], question: Question, first: int, most: in
 def _needs_trials(count: CountResult, trials: Sequence[Trial], threshold_percent: float) -> bool:
     if ceiling_below(count, trials, threshold_percent):
         return False  # more trials would not change that the host is the limit
-    return count.trials < REPEATS or (count.passed is None and count.trials < MOST_REPEATS)
+    return count.trials < MIN_REPEATS or (count.passed is None and count.trials < MAX_REPEATS)

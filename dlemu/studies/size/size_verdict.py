@@ -31,10 +31,7 @@ class SearchInputs:
 
 
 def build_answer(question: Question, inputs: SearchInputs, trials: Sequence[Trial], *, refusal: str = "") -> SizeAnswer:
-    """Return the answer that the trials so far give, marked as incomplete.
-
-    `refusal`: the error message for a count that this host could not run; empty if it ran all.
-    """
+    """Return the incomplete answer of the trials so far; `refusal` is the error of a count that this host can't run."""
     threshold = question.threshold_percent
     results = pool(trials, threshold)
     _, failing = edge((result, result.au_sustained_percent >= threshold) for result in results)

@@ -25,7 +25,7 @@ from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows, read_log
 from dlemu.jobs.training.wording import memory_warning
 from dlemu.metrics.rates import Intervals
-from dlemu.metrics.rows import Rows, in_order
+from dlemu.metrics.rows import Rows, as_table
 from dlemu.metrics.t_interval import SequentialTest
 from dlemu.results import LIVE
 from dlemu.results.figures import CONFIDENCE
@@ -58,11 +58,11 @@ class SteadySeries:
 def steady_series(rows: Rows, *, ahead: int, window_seconds: float) -> SteadySeries:
     """Return the series from the training rows of one or more ranks; it is empty until a first window is complete.
 
-    `ahead`: how many batches a rank may read before it needs them. The first step of each block, a part of an epoch, is
-    left out, and its last `ahead` steps, whose batches were queued before. Windows begin after each rank's first step.
+    `ahead`: how many batches a rank may read before it needs them. Both ends of a block (a part of an epoch) are left
+    out: its first step, and its last `ahead` steps, whose batches were queued. Windows begin after a rank's first step.
     """
     series_by_block: dict[tuple[int, int], list[Values]] = {}
-    for block_rows in in_order(rows).by_block:
+    for block_rows in as_table(rows).by_block:
         block = int(block_rows["epoch"][0]), int(block_rows["block"][0])
         series = _rank_series(block_rows, ahead, round(window_seconds * 1e9))
         series_by_block.setdefault(block, []).append(series)
@@ -92,7 +92,7 @@ def _rank_series(rows: Rows, ahead: int, window_ns: int) -> Values:
 class TrialPlan:
     """The settings that all trials of a search share."""
 
-    words: tuple[str, ...]  # options and overrides
+    argv: tuple[str, ...]  # options and overrides
     question: Question
     window_seconds: float
     batches_ahead: int
@@ -104,7 +104,7 @@ class TrialPlan:
         return steady_series(rows, ahead=self.batches_ahead, window_seconds=self.window_seconds).sustained
 
 
-def plan_trials(job: TrainingJob, question: Question, trial_seconds: float, words: Sequence[str]) -> TrialPlan:
+def plan_trials(job: TrainingJob, question: Question, trial_seconds: float, argv: Sequence[str]) -> TrialPlan:
     """Return the plan of trials that take `trial_seconds` at full speed, or less if the workload has fewer steps."""
     train, ahead = job.workload.train, batches_ahead_of(job)
     steps = math.ceil(trial_seconds / step_seconds(job.workload)) + 1 + ahead
@@ -113,7 +113,7 @@ def plan_trials(job: TrainingJob, question: Question, trial_seconds: float, word
     # AU depends on training alone, so a trial does nothing else.
     training_only = ("workflow.generate_data=false", "workflow.checkpoint=false", "workflow.evaluation=false")
     return TrialPlan(
-        words=(*words, *training_only, "output.report=false"),
+        argv=(*argv, *training_only, "output.report=false"),
         question=question,
         window_seconds=window_seconds_of(job.workload),
         batches_ahead=ahead,
@@ -149,10 +149,10 @@ def run_trial(plan: TrialPlan, accelerators: int, number: int, folder: str) -> T
             is_decided = True
             request_stop(live)
 
-    words = [*plan.words, f"ranks={accelerators}", f"train.seed={plan.seed + number - 1}"]
-    words.append(f"train.total_training_steps={plan.total_steps}")
+    argv = [*plan.argv, f"ranks={accelerators}", f"train.seed={plan.seed + number - 1}"]
+    argv.append(f"train.total_training_steps={plan.total_steps}")
     started = time.monotonic()
-    run_train(words, folder, stop_if_decided, shlex.split(question.launcher.format(ranks=accelerators)))
+    run_train(argv, folder, stop_if_decided, shlex.split(question.launcher.format(ranks=accelerators)))
     seconds = time.monotonic() - started
     run, figures = read_figures(folder)
     summary = run.summary

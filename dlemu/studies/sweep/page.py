@@ -67,7 +67,9 @@ def points_table(points: Sequence[SweepPoint], title: str = "") -> Table:
     for point in points:
         cells: list[Cell] = [short_values[key][point.settings[key]] for key in keys]
         if point.figures is None:
-            cells += [*["-"] * len(metrics), Line("failed", "bad"), *["-"] * (len(results) - 1)]
+            cells += ["-"] * len(metrics)
+            cells.append(Line("failed", "bad"))
+            cells += ["-"] * (len(results) - 1)
         else:
             cells += [_cell(metric, point.figures.metrics.get(metric.name)) for metric in metrics]
             cells += _results(point.figures, catalogue)

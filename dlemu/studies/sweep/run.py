@@ -9,21 +9,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from datagen.errors import DlemuError, UserError
-from datagen.withheld import without_secrets
+from datagen.withheld import redact_argv
 from dlemu.config import digest, load
 from dlemu.config.overrides import Point, check_points, named, override, points, take_word
 from dlemu.results.kinds import kind_needed, kind_to_run, read_figures
 from dlemu.runner.child_run import run_train
 from dlemu.runner.events import ignore
 from dlemu.runner.job import checked
-from dlemu.runner.job_kind import Look
+from dlemu.runner.job_kind import DataCheck
 from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunList, RunsPlanned
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion, edge
 from dlemu.studies.prerequisites import Child, OnEvent, config_options, take_launcher
 
 CLOSE = 1.1  # a search ends when the smallest failing value is at most this factor above the largest passing one
-_MOST_FACTOR = 1024.0  # maximum between the first value and any other that is tried
+_MAX_FACTOR = 1024.0  # between the first value and any other that is tried
 
 
 def sweep(overrides: Sequence[str], *, config_dir: str | None = None, on_event: OnEvent = ignore) -> SweepAnswer:
@@ -33,9 +33,9 @@ def sweep(overrides: Sequence[str], *, config_dir: str | None = None, on_event: 
     and `launcher`. Called again with the same arguments, it continues an interrupted sweep in its `output.folder`.
     Raises UserError before the first point if the settings of any point are wrong.
     """
-    launcher, words = take_launcher("sweep", overrides)
-    folder, words = take_word(words, "output.folder")
-    all_points = points(words)
+    launcher, other_overrides = take_launcher("sweep", overrides)
+    folder, run_overrides = take_word(other_overrides, "output.folder")
+    all_points = points(run_overrides)
     check_points(all_points)
     children = _children(all_points, config_dir)
     planned = [
@@ -43,8 +43,8 @@ def sweep(overrides: Sequence[str], *, config_dir: str | None = None, on_event: 
         for number, (point, child) in enumerate(zip(all_points, children, strict=True), start=1)
     ]
     workloads = [child.workload for child in children]
-    public_words = tuple(without_secrets(words))
-    question = SweepQuestion(overrides=public_words, launcher=launcher, settings_digest=digest(workloads))
+    public_overrides = tuple(redact_argv(run_overrides))
+    question = SweepQuestion(overrides=public_overrides, launcher=launcher, settings_digest=digest(workloads))
     runs = Sweep(folder or new_folder(workloads[0].results_name, "sweep-"), question, planned, on_event)
     runs.resume()
     return runs.run_missing(wants_page=workloads[0].output.report)
@@ -52,7 +52,7 @@ def sweep(overrides: Sequence[str], *, config_dir: str | None = None, on_event: 
 
 def _children(all_points: Sequence[Point], config_dir: str | None) -> list[Child]:
     """Return the checked run of each point; raises UserError for wrong settings, and for several kinds of jobs."""
-    data_checks: dict[str, Look] = {}
+    data_checks: dict[str, DataCheck] = {}
     children = []
     for point in all_points:
         try:
@@ -75,7 +75,7 @@ class Sweep(RunList[Child, SweepPoint, SweepAnswer]):
     """The runs of a sweep, one for each combination of values, each as a dlemu command of its own."""
 
     file, noun, runs_in, answer_type = SWEEP, "sweep", "points", SweepAnswer
-    goes_on = True  # after a failed point, which is recorded, and repeated when the sweep is resumed
+    goes_on = True  # after a failed point; it is recorded, and repeated when the sweep is resumed
 
     def answer(self, *, complete: bool) -> SweepAnswer:
         return SweepAnswer(complete=complete, question=self.question, points=tuple(self.runs))
@@ -86,7 +86,7 @@ class Sweep(RunList[Child, SweepPoint, SweepAnswer]):
         launcher = shlex.split(self.question.launcher.format(ranks=child.workload.ranks))
         try:
             with child.kind.load_job().job.own_place(child.workload, folder) as own:
-                run_train([*child.words, *own], folder, lambda: None, launcher, child.kind.command)
+                run_train([*child.argv, *own], folder, lambda: None, launcher, child.kind.command)
             return replace(point, figures=read_figures(folder)[1])
         except DlemuError as error:
             if not self.goes_on:
@@ -100,17 +100,17 @@ def find_bracket(overrides: Sequence[str], *, config_dir: str | None, on_event: 
     It starts from the workload's value, or continues an interrupted search in its `output.folder`. Raises UserError,
     also if a run neither passes nor fails, and DlemuError if a run ends with an error.
     """
-    launcher, words = take_launcher("size", overrides)
-    folder, words = take_word(words, "output.folder")
-    workload = load(words, config_dir=config_dir)
+    launcher, other_overrides = take_launcher("size", overrides)
+    folder, run_overrides = take_word(other_overrides, "output.folder")
+    workload = load(run_overrides, config_dir=config_dir)
     kind = kind_to_run(workload)
     checked(workload, kind.load_job().job)
     section, _, name = kind.scaled_by.partition(".")
     first = float(str(workload.kinds[section][name]))
-    child = Child(kind, workload, (*config_options(config_dir), *words))
-    public_words = tuple(without_secrets(words))
+    child = Child(kind, workload, (*config_options(config_dir), *run_overrides))
+    public_overrides = tuple(redact_argv(run_overrides))
     question = SweepQuestion(
-        overrides=public_words, launcher=launcher, most_of=kind.scaled_by, settings_digest=digest([workload])
+        overrides=public_overrides, launcher=launcher, most_of=kind.scaled_by, settings_digest=digest([workload])
     )
     runs = BracketSearch(folder or new_folder(workload.results_name, "size-"), question, (), on_event)
     runs.resume()
@@ -127,11 +127,11 @@ class BracketSearch(Sweep):
         key = self.question.most_of
         self.on_event(RunsPlanned(folder=self.folder, runs=None, finished_runs=len(self.runs), wants_page=wants_page))
         while (value := next_value(self._passed_by_value(key), first)) is not None:
-            word = override(key.split("."), value)
+            setting = override(key.split("."), value)
             planned = Planned(
-                what=replace(child, words=(*child.words, word)),
+                what=replace(child, argv=(*child.argv, setting)),
                 name=f"point-{len(self.runs) + 1:02}",
-                label=word,
+                label=setting,
                 settings={key: f"{value:g}"},
             )
             self.run_one(planned)
@@ -160,8 +160,8 @@ def next_value(passed_by_value: Mapping[float, bool], first: float) -> float | N
         return first
     passing, failing = edge(sorted(passed_by_value.items()))
     if failing is None:
-        return 2 * passing if passing and passing < _MOST_FACTOR * first else None
+        return 2 * passing if passing and passing < _MAX_FACTOR * first else None
     if passing is None:
-        return failing / 2 if failing > first / _MOST_FACTOR else None
+        return failing / 2 if failing > first / _MAX_FACTOR else None
     middle = float(f"{math.sqrt(passing * failing):.3g}")
     return middle if failing / passing > CLOSE and passing < middle < failing else None

@@ -1,1 +1,1 @@
-"""Small trainings as users write them: scripts of their own, of which nothing knows of dlemu."""
+"""Small training scripts as users write them, without dlemu."""

@@ -1,4 +1,4 @@
-"""A segmentation of volumes in npz files, as in MLPerf's 3D U-Net: each is loaded whole, and a crop of it is used."""
+"""Trains a segmentation of volumes in npz files, as MLPerf's 3D U-Net: loads each whole, and uses a crop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CROP = 48
 
 
 class Volumes(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """A crop of each volume at random, flipped, with a little noise."""
+    """A random crop of each volume, randomly flipped, with a little noise."""
 
     def __init__(self, root: str) -> None:
         self.paths = sorted(os.path.join(root, name) for name in os.listdir(root))
@@ -27,8 +27,8 @@ class Volumes(Dataset[tuple[torch.Tensor, torch.Tensor]]):
         case = np.load(self.paths[index])
         volume, labels = case["x"], case["y"]
         corner = [random.randint(0, side - CROP) for side in volume.shape]
-        place = tuple(slice(at, at + CROP) for at in corner)
-        volume, labels = volume[place], labels[place]
+        crop = tuple(slice(begin, begin + CROP) for begin in corner)
+        volume, labels = volume[crop], labels[crop]
         for axis in range(3):
             if random.random() < 0.5:
                 volume, labels = np.flip(volume, axis), np.flip(labels, axis)
@@ -37,33 +37,33 @@ class Volumes(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser()
-    asked.add_argument("data")
-    asked.add_argument("--steps", type=int, required=True)
-    asked.add_argument("--step-seconds", type=float, required=True, help="in place of a GPU")
-    asked.add_argument("--batch", type=int, default=4)
-    asked.add_argument("--workers", type=int, default=2)
-    asked.add_argument("--skip", type=int, default=0, help="steps before the clock starts")
-    words = asked.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data")
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--step-seconds", type=float, required=True, help="in place of a GPU")
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--skip", type=int, default=0, help="steps before the clock starts")
+    args = parser.parse_args()
     loader = DataLoader(
-        Volumes(words.data), batch_size=words.batch, shuffle=True, num_workers=words.workers, drop_last=True
+        Volumes(args.data), batch_size=args.batch, shuffle=True, num_workers=args.workers, drop_last=True
     )
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    began, step = time.perf_counter(), 0
-    while step < words.steps:
+    start, step = time.perf_counter(), 0
+    while step < args.steps:
         for _volume, _labels in loader:
-            time.sleep(words.step_seconds)
+            time.sleep(args.step_seconds)
             loss = model(torch.zeros(1, 1)).sum()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             step += 1
-            if step == words.skip:
-                began = time.perf_counter()
-            if step == words.steps:
+            if step == args.skip:
+                start = time.perf_counter()
+            if step == args.steps:
                 break
-    print(f"{(step - words.skip) * words.batch / (time.perf_counter() - began):.3f} samples/s")
+    print(f"{(step - args.skip) * args.batch / (time.perf_counter() - start):.3f} samples/s")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Makes the files that the jobs train on: `python data.py KIND FOLDER MB`. Sizes vary as those of real ones do."""
+"""Makes the files that the jobs train on: `python data.py KIND FOLDER MB`. Their sizes vary as in real datasets."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import pyarrow.parquet
 from PIL import Image
 
 FLOATS = 16_384
-"""Of a row's embedding, and of a latent."""
+"""Numbers in a row's embedding, and in a latent."""
 
 
 def pictures(folder: str, random: np.random.Generator) -> Iterator[int]:
-    """JPEGs of 60 to 500 kB, lognormal; parts of a few photographs' worth of noise."""
+    """JPEGs of 60 to 500 kB, with lognormal sizes: cut-outs of one picture of noise."""
     noise = random.integers(0, 255, (1400, 1400, 3), np.uint8)
     for number in range(10**6):
-        kind = os.path.join(folder, f"class{number % 10}")
-        os.makedirs(kind, exist_ok=True)
+        class_folder = os.path.join(folder, f"class{number % 10}")
+        os.makedirs(class_folder, exist_ok=True)
         side = int(np.clip(random.lognormal(np.log(430), 0.25), 240, 900))
         left, top = random.integers(0, 1400 - side, 2)
-        path = os.path.join(kind, f"{number}.JPEG")
+        path = os.path.join(class_folder, f"{number}.JPEG")
         Image.fromarray(noise[top : top + side, left : left + side]).save(path, quality=85)
         yield os.path.getsize(path)
 
@@ -48,7 +48,7 @@ def crops(folder: str, random: np.random.Generator) -> Iterator[int]:
 
 
 def rows(folder: str, random: np.random.Generator) -> Iterator[int]:
-    """Files of 8 row groups of 100 rows: an embedding of 32 KiB and a text of which training reads nothing."""
+    """Files of 8 row groups of 100 rows: an embedding of 32 KiB, and an id that training does not read."""
     for number in range(10**6):
         path = os.path.join(folder, f"part-{number}.parquet")
         schema = pyarrow.schema([("embedding", pyarrow.binary()), ("id", pyarrow.int64())])
@@ -60,7 +60,7 @@ def rows(folder: str, random: np.random.Generator) -> Iterator[int]:
 
 
 def shards(folder: str, random: np.random.Generator) -> Iterator[int]:
-    """Tars of 200 latents of 64 KiB, each with a caption."""
+    """Tar files of 200 latents of 64 KiB, each with a caption."""
     for number in range(10**6):
         path = os.path.join(folder, f"shard-{number:06}.tar")
         with tarfile.open(path, "w") as tar:
@@ -87,10 +87,10 @@ KINDS: dict[str, Callable[[str, np.random.Generator], Iterator[int]]] = {
 def main() -> None:
     kind, folder, megabytes = sys.argv[1], sys.argv[2], int(sys.argv[3])
     os.makedirs(folder, exist_ok=True)
-    made, wanted = 0, megabytes * 10**6
-    for size in KINDS[kind](folder, np.random.default_rng(7)):
-        made += size
-        if made >= wanted:
+    total_bytes, target_bytes = 0, megabytes * 10**6
+    for size_bytes in KINDS[kind](folder, np.random.default_rng(7)):
+        total_bytes += size_bytes
+        if total_bytes >= target_bytes:
             return
 
 

@@ -1,4 +1,4 @@
-"""A classifier on class folders of JPEGs, as with torchvision's ImageFolder; with --train its small ResNet computes."""
+"""Trains a classifier on class folders of JPEGs, as torchvision's ImageFolder; with --train, a small ResNet."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SIDE = 224
 
 
 class Pictures(Dataset[tuple[torch.Tensor, int]]):
-    """Pictures in folders that name their class: cropped at random, scaled, flipped."""
+    """Pictures in class folders, randomly cropped and flipped, and scaled."""
 
     def __init__(self, root: str) -> None:
-        kinds = sorted(os.listdir(root))
+        classes = sorted(os.listdir(root))
         self.samples = [
-            (os.path.join(root, kind, name), label)
-            for label, kind in enumerate(kinds)
-            for name in sorted(os.listdir(os.path.join(root, kind)))
+            (os.path.join(root, folder, name), label)
+            for label, folder in enumerate(classes)
+            for name in sorted(os.listdir(os.path.join(root, folder)))
         ]
 
     def __len__(self) -> int:
@@ -47,12 +47,12 @@ class Pictures(Dataset[tuple[torch.Tensor, int]]):
 class Block(nn.Module):
     """Two convolutions and a shortcut."""
 
-    def __init__(self, inside: int, outside: int, stride: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
-        self.first = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
-        self.second = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
-        self.norms = nn.ModuleList([nn.BatchNorm2d(outside), nn.BatchNorm2d(outside)])
-        self.shortcut = nn.Conv2d(inside, outside, 1, stride, bias=False)
+        self.first = nn.Conv2d(in_channels, out_channels, 3, stride, 1, bias=False)
+        self.second = nn.Conv2d(out_channels, out_channels, 3, 1, 1, bias=False)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(out_channels), nn.BatchNorm2d(out_channels)])
+        self.shortcut = nn.Conv2d(in_channels, out_channels, 1, stride, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.relu(self.norms[0](self.first(x)))
@@ -60,39 +60,39 @@ class Block(nn.Module):
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser()
-    asked.add_argument("data")
-    asked.add_argument("--steps", type=int, required=True)
-    asked.add_argument("--step-seconds", type=float, default=0.0, help="in place of a GPU")
-    asked.add_argument("--batch", type=int, default=16)
-    asked.add_argument("--workers", type=int, default=2)
-    asked.add_argument("--train", action="store_true")
-    asked.add_argument("--skip", type=int, default=0, help="steps before the clock starts")
-    words = asked.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data")
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--step-seconds", type=float, default=0.0, help="in place of a GPU")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--train", action="store_true")
+    parser.add_argument("--skip", type=int, default=0, help="steps before the clock starts")
+    args = parser.parse_args()
     loader: DataLoader[Any] = DataLoader(
-        Pictures(words.data), batch_size=words.batch, shuffle=True, num_workers=words.workers, drop_last=True
+        Pictures(args.data), batch_size=args.batch, shuffle=True, num_workers=args.workers, drop_last=True
     )
     layers = [nn.Conv2d(3, 16, 7, 4, 3), Block(16, 32, 2), Block(32, 64, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    model = nn.Sequential(*layers, nn.Linear(64, 1000)) if words.train else nn.Linear(1, 1)
+    model = nn.Sequential(*layers, nn.Linear(64, 1000)) if args.train else nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     torch.set_num_threads(1)
-    began, step = time.perf_counter(), 0
-    while step < words.steps:
+    start, step = time.perf_counter(), 0
+    while step < args.steps:
         for pixels, labels in loader:
-            if words.train:
+            if args.train:
                 loss = nn.functional.cross_entropy(model(pixels.float().div_(255)), labels)
             else:
-                time.sleep(words.step_seconds)
+                time.sleep(args.step_seconds)
                 loss = model(torch.zeros(1, 1)).sum()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             step += 1
-            if step == words.skip:
-                began = time.perf_counter()
-            if step == words.steps:
+            if step == args.skip:
+                start = time.perf_counter()
+            if step == args.steps:
                 break
-    print(f"{(step - words.skip) * words.batch / (time.perf_counter() - began):.3f} samples/s")
+    print(f"{(step - args.skip) * args.batch / (time.perf_counter() - start):.3f} samples/s")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A model on Parquet files that pyarrow streams, as HF's datasets do: row groups, and a window to shuffle in."""
+"""Trains on Parquet files that pyarrow streams, as HF's datasets do: by row group, with a shuffle buffer."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pyarrow.parquet
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-WINDOW = 256
+BUFFER_ROWS = 256
 
 
 class Rows(IterableDataset[torch.Tensor]):
-    """The rows of all files, each worker its files; shuffled within a window."""
+    """The rows of all files, of which each worker reads its share; shuffled in a buffer."""
 
     def __init__(self, root: str) -> None:
         self.paths = sorted(os.path.join(root, name) for name in os.listdir(root))
@@ -25,49 +25,49 @@ class Rows(IterableDataset[torch.Tensor]):
     def __iter__(self) -> Iterator[torch.Tensor]:
         worker = get_worker_info()
         paths = self.paths if worker is None else self.paths[worker.id :: worker.num_workers]
-        window: list[bytes] = []
+        buffer: list[bytes] = []
         for path in paths:
             file = pyarrow.parquet.ParquetFile(path)
             for group in range(file.num_row_groups):
                 for value in file.read_row_group(group, columns=["embedding"])["embedding"]:
-                    window.append(value.as_py())
-                    if len(window) == WINDOW:
-                        yield self._one(window)
-        while window:
-            yield self._one(window)
+                    buffer.append(value.as_py())
+                    if len(buffer) == BUFFER_ROWS:
+                        yield self._pop_random(buffer)
+        while buffer:
+            yield self._pop_random(buffer)
 
-    def _one(self, window: list[bytes]) -> torch.Tensor:
-        place = random.randrange(len(window))
-        window[place], window[-1] = window[-1], window[place]
-        return torch.from_numpy(np.frombuffer(window.pop(), np.float16).astype(np.float32))
+    def _pop_random(self, buffer: list[bytes]) -> torch.Tensor:
+        index = random.randrange(len(buffer))
+        buffer[index], buffer[-1] = buffer[-1], buffer[index]
+        return torch.from_numpy(np.frombuffer(buffer.pop(), np.float16).astype(np.float32))
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser()
-    asked.add_argument("data")
-    asked.add_argument("--steps", type=int, required=True)
-    asked.add_argument("--step-seconds", type=float, required=True, help="in place of a GPU")
-    asked.add_argument("--batch", type=int, default=32)
-    asked.add_argument("--workers", type=int, default=2)
-    asked.add_argument("--skip", type=int, default=0, help="steps before the clock starts")
-    words = asked.parse_args()
-    loader = DataLoader(Rows(words.data), batch_size=words.batch, num_workers=words.workers, drop_last=True)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data")
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--step-seconds", type=float, required=True, help="in place of a GPU")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--skip", type=int, default=0, help="steps before the clock starts")
+    args = parser.parse_args()
+    loader = DataLoader(Rows(args.data), batch_size=args.batch, num_workers=args.workers, drop_last=True)
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.AdamW(model.parameters())
-    began, step = time.perf_counter(), 0
-    while step < words.steps:
+    start, step = time.perf_counter(), 0
+    while step < args.steps:
         for _rows in loader:
-            time.sleep(words.step_seconds)
+            time.sleep(args.step_seconds)
             loss = model(torch.zeros(1, 1)).sum()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             step += 1
-            if step == words.skip:
-                began = time.perf_counter()
-            if step == words.steps:
+            if step == args.skip:
+                start = time.perf_counter()
+            if step == args.steps:
                 break
-    print(f"{(step - words.skip) * words.batch / (time.perf_counter() - began):.3f} samples/s")
+    print(f"{(step - args.skip) * args.batch / (time.perf_counter() - start):.3f} samples/s")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A diffusion model on latents in tar shards, as WebDataset streams them: each worker its shards from their begin."""
+"""Trains on latents in tar shards, as WebDataset streams them: each worker reads its shards from start to end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 
 class Shards(IterableDataset[torch.Tensor]):
-    """The samples of all shards: their latents, and captions that nobody reads here."""
+    """The latents of all shards; the captions between them are not used."""
 
     def __init__(self, root: str) -> None:
         self.paths = sorted(os.path.join(root, name) for name in os.listdir(root))
@@ -34,31 +34,31 @@ class Shards(IterableDataset[torch.Tensor]):
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser()
-    asked.add_argument("data")
-    asked.add_argument("--steps", type=int, required=True)
-    asked.add_argument("--step-seconds", type=float, required=True, help="in place of a GPU")
-    asked.add_argument("--batch", type=int, default=16)
-    asked.add_argument("--workers", type=int, default=2)
-    asked.add_argument("--skip", type=int, default=0, help="steps before the clock starts")
-    words = asked.parse_args()
-    loader = DataLoader(Shards(words.data), batch_size=words.batch, num_workers=words.workers, drop_last=True)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data")
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--step-seconds", type=float, required=True, help="in place of a GPU")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--skip", type=int, default=0, help="steps before the clock starts")
+    args = parser.parse_args()
+    loader = DataLoader(Shards(args.data), batch_size=args.batch, num_workers=args.workers, drop_last=True)
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.AdamW(model.parameters())
-    began, step = time.perf_counter(), 0
-    while step < words.steps:
+    start, step = time.perf_counter(), 0
+    while step < args.steps:
         for _latents in loader:
-            time.sleep(words.step_seconds)
+            time.sleep(args.step_seconds)
             loss = model(torch.zeros(1, 1)).sum()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             step += 1
-            if step == words.skip:
-                began = time.perf_counter()
-            if step == words.steps:
+            if step == args.skip:
+                start = time.perf_counter()
+            if step == args.steps:
                 break
-    print(f"{(step - words.skip) * words.batch / (time.perf_counter() - began):.3f} samples/s")
+    print(f"{(step - args.skip) * args.batch / (time.perf_counter() - start):.3f} samples/s")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A language model on one mapped file of tokens, as in nanoGPT: windows anywhere in it."""
+"""Trains a language model on one mapped file of tokens, as nanoGPT: reads random windows of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BLOCK = 2048
 
 
 class Tokens(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Windows of the file, and what follows each of their tokens."""
+    """Windows of the file, each with the token that follows each of its tokens."""
 
     def __init__(self, folder: str) -> None:
         self.tokens = np.memmap(os.path.join(folder, "train.bin"), dtype=np.uint16, mode="r")
@@ -29,33 +29,33 @@ class Tokens(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser()
-    asked.add_argument("data")
-    asked.add_argument("--steps", type=int, required=True)
-    asked.add_argument("--step-seconds", type=float, required=True, help="in place of a GPU")
-    asked.add_argument("--batch", type=int, default=32)
-    asked.add_argument("--workers", type=int, default=2)
-    asked.add_argument("--skip", type=int, default=0, help="steps before the clock starts")
-    words = asked.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data")
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--step-seconds", type=float, required=True, help="in place of a GPU")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--skip", type=int, default=0, help="steps before the clock starts")
+    args = parser.parse_args()
     loader = DataLoader(
-        Tokens(words.data), batch_size=words.batch, shuffle=True, num_workers=words.workers, drop_last=True
+        Tokens(args.data), batch_size=args.batch, shuffle=True, num_workers=args.workers, drop_last=True
     )
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.AdamW(model.parameters())
-    began, step = time.perf_counter(), 0
-    while step < words.steps:
+    start, step = time.perf_counter(), 0
+    while step < args.steps:
         for _tokens, _targets in loader:
-            time.sleep(words.step_seconds)
+            time.sleep(args.step_seconds)
             loss = model(torch.zeros(1, 1)).sum()
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
             step += 1
-            if step == words.skip:
-                began = time.perf_counter()
-            if step == words.steps:
+            if step == args.skip:
+                start = time.perf_counter()
+            if step == args.steps:
                 break
-    print(f"{(step - words.skip) * words.batch / (time.perf_counter() - began):.3f} samples/s")
+    print(f"{(step - args.skip) * args.batch / (time.perf_counter() - start):.3f} samples/s")
 
 
 if __name__ == "__main__":

@@ -33,12 +33,12 @@ class Pipe:
         return number in self.written
 
     def submit(self, batch: Batch) -> None:
-        numbers, there = set(batch.objects), self.written - set(self.removed)
-        is_used = any(numbers & set(other.objects) for other in self.under_way)
+        numbers, there = set(batch.blocks), self.written - set(self.removed)
+        is_used = any(numbers & set(other.blocks) for other in self.under_way)
         assert not is_used or (self.reads_first and batch.operation is Operation.READ), "one moves it at a time"
         assert (numbers <= there) is (batch.operation is not Operation.WRITE), "not written yet, or gone, or there"
         if batch.operation is Operation.REMOVE:
-            self.removed += batch.objects
+            self.removed += batch.blocks
             return
         heapq.heappush(self.waiting, (batch.operation * self.reads_first, next(self.asked), batch))
         self._start()
@@ -48,7 +48,7 @@ class Pipe:
     def _start(self) -> None:
         if self.moving is None and self.waiting:
             *_, batch = heapq.heappop(self.waiting)
-            took_ns = sum(self.ns_of(batch.operation, number) for number in batch.objects)
+            took_ns = sum(self.ns_of(batch.operation, number) for number in batch.blocks)
             self.moving = self.time_ns + round(took_ns), batch
 
     def wait(self, until_ns: int) -> Batch | None:
@@ -58,7 +58,7 @@ class Pipe:
         (self.time_ns, batch), self.moving = self.moving, None
         batch.ended_ns = self.time_ns
         if batch.operation is Operation.WRITE:
-            self.written |= set(batch.objects)
+            self.written |= set(batch.blocks)
         self.done.append(batch)
         self._start()
         return batch

@@ -171,7 +171,7 @@ def test_the_published_rate_exceeds_the_drive_and_the_true_one_does_not(option: 
     ends = int(max(rows["loaded_ns"].max(), rows["written_ns"].max()))
     window = (ends - int(rows["arrived_ns"].min())) / SECOND
     told = official_result(rows, {0: BEGIN_NS}, plan.settings)
-    moved = sum(plan.sizes[batch.objects[0]] for batch in drive.done)
+    moved = sum(plan.sizes[batch.blocks[0]] for batch in drive.done)
     assert int(rows["read_bytes"].sum() + rows["written_bytes"].sum()) == moved
     true = moved / window
     assert 0.9 * RATE < true <= RATE
@@ -180,7 +180,7 @@ def test_the_published_rate_exceeds_the_drive_and_the_true_one_does_not(option: 
         assert (told.read_gib_per_second + told.write_gib_per_second) * GIB > 1.05 * RATE
         assert told.late > 0
         assert not rows["memory_bytes"].any()
-        moves = Counter((batch.operation, batch.objects[0]) for batch in drive.done)
+        moves = Counter((batch.operation, batch.blocks[0]) for batch in drive.done)
         assert {moves[Operation.WRITE, one.prompt] for one in done} == {1}
         assert all(moves[Operation.READ, one.prompt] >= plan.turns[one.prompt].reads for one in done)
     else:

@@ -4,6 +4,6 @@
 modules `foreign_...` turn runs of other tools into input for `dlemu compare` and `dlemu predict`.
 
 *Printed* numbers are those in a run's summary.json. A run *kept* the times of its steps if it wrote them into other
-files. A *block* is DLIO's name for the steps between two checkpoints, a *leaf* one call's folder in a submission. As in
-`check`, the docstring of a function that yields findings may state what must hold.
+files. A *block* is DLIO's name for the steps between two checkpoints. A *call* of mlpstorage has a folder of its own.
+As in `check`, the docstring of a function that yields findings may state what must hold.
 """

@@ -7,16 +7,15 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from dlemu.config.workload_files import shipped_workloads
 from dlemu.contrib.mlperf.audit import recompute
-from dlemu.contrib.mlperf.audit.checkpoint_leaf import checkpoint_numbers, read_checkpoint_leaf
+from dlemu.contrib.mlperf.audit.checkpoint_call import checkpoint_numbers, read_checkpoint_call
 from dlemu.contrib.mlperf.audit.contradictions import closest_formula, contradictions
 from dlemu.contrib.mlperf.audit.fingerprints import Fingerprint, copied_pairs, similar_pairs, step_fingerprints
-from dlemu.contrib.mlperf.audit.kv_leaf import is_kv_leaf, read_kv_leaf
+from dlemu.contrib.mlperf.audit.kv_call import is_kv_call, read_kv_call
 from dlemu.contrib.mlperf.audit.kv_numbers import kv_numbers
 from dlemu.contrib.mlperf.audit.own_result import audit_own, is_own, own_folder_of
 from dlemu.contrib.mlperf.audit.recompute import NOTHING, Recomputed, RunTimes
@@ -32,6 +31,7 @@ _SKIPPED_FOLDER = re.compile(r"^(\..*|code|__pycache__|node_modules)$")
 _TEST_FOLDERS = ("test", "tests")
 _SOURCE_FILES = frozenset({"setup.py", "pyproject.toml", "benchmark.sh"})
 """Files of a source checkout; runs in a test folder beside them are test data."""
+_TRAINING_ONLY = ("config.value", "config.missing", "config.assumed")  # rules on settings that only training needs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,16 +82,13 @@ def find_runs(trees: Iterable[str]) -> list[str]:
             subfolders[:] = [name for name in subfolders if not _SKIPPED_FOLDER.match(name)]
             if not _SOURCE_FILES.isdisjoint(names):
                 subfolders[:] = [name for name in subfolders if name not in _TEST_FOLDERS]
-            if is_kv_leaf(subfolders) or any(_RUN_FILE.match(name) for name in names) or is_own(folder):
+            if is_kv_call(subfolders) or any(_RUN_FILE.match(name) for name in names) or is_own(folder):
                 folders.add(os.path.normpath(folder))
     return sorted(folders - {own_folder_of(folder) for folder in folders})
 
 
 def audit_trees(trees: Iterable[str]) -> list[AuditedRun]:
-    """Return the audits of all runs in the trees, sorted by path.
-
-    Raises UserError for a tree that is not a folder, and if no tree holds a run.
-    """
+    """Return the audits of all runs in the trees, sorted by path; UserError without runs, or if a tree is no folder."""
     trees = list(trees)
     for tree in trees:
         if not os.path.isdir(tree):
@@ -107,7 +104,7 @@ def audit_trees(trees: Iterable[str]) -> list[AuditedRun]:
 
 def audit_all(runs: Sequence[str]) -> list[AuditedRun]:
     """Return the audit of each run folder; an unexpected error becomes a finding of its run."""
-    shipped = shipped_pairs() if runs else {}
+    shipped = shipped_accelerator_settings() if runs else {}
     audited = []
     for folder in runs:
         try:
@@ -118,24 +115,26 @@ def audit_all(runs: Sequence[str]) -> list[AuditedRun]:
     return audited
 
 
-def shipped_pairs() -> dict[str, dict[str, Any]]:
+def shipped_accelerator_settings() -> Shipped:
     """Return workload -> accelerator -> {batch_size, computation_time} for the workloads that come with dlemu."""
     contents = {name: yaml.load(Path(path).read_text(), YAML_LOADER) for name, path in shipped_workloads().items()}
     return {name: content["accelerators"] for name, content in contents.items() if content.get("accelerators")}
 
 
 def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
-    """Recompute the numbers of a run folder, and compare them with the printed ones; problems become findings.
-
-    `shipped` is the result of `shipped_pairs`.
-    """
+    """Audit a run folder, given the result of `shipped_accelerator_settings`; problems become findings."""
     if is_own(folder):
         return AuditedRun(path=folder, findings=tuple(audit_own(folder)), by_dlemu=True)
-    if os.access(folder, os.R_OK) and is_kv_leaf(os.listdir(folder)):
+    if os.access(folder, os.R_OK) and is_kv_call(os.listdir(folder)):
         fix = "nothing: see the other findings"
         info = by_rule("no.training", "a run of another benchmark", fix=fix, severity="info")
-        return AuditedRun(path=folder, findings=(info, *kv_numbers(read_kv_leaf(folder))))
-    findings: list[Finding] = []
+        return AuditedRun(path=folder, findings=(info, *kv_numbers(read_kv_call(folder))))
+    return _audit_dlio_run(folder, shipped)
+
+
+def _audit_dlio_run(folder: str, shipped: Shipped) -> AuditedRun:
+    """Recompute the numbers of a run from DLIO's files, and compare them with the printed ones."""
+    findings: list[Finding] = []  # the `read_...` functions add one for each file or value that can't be read
     setup = read_setup(folder, shipped, findings)
     printed = read_printed(folder, findings)
     try:
@@ -152,10 +151,8 @@ def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
             recomputed = recompute.from_blocks(setup, printed, logs)
         findings += contradictions(setup, printed, logs, recomputed)
     else:
-        findings = [finding for finding in findings if not finding.rule.startswith("config.")]  # only for training
-        findings.append(_no_training_finding(printed))
-        if printed.checkpoints:
-            findings += checkpoint_numbers(read_checkpoint_leaf(folder))
+        findings = [finding for finding in findings if finding.rule not in _TRAINING_ONLY]
+        findings += _without_training(folder, printed)
     fingerprints = step_fingerprints(logs)
     findings += _copies(fingerprints)
     own_folder = own_folder_of(folder)
@@ -188,14 +185,17 @@ def _copies(fingerprints: tuple[Fingerprint, ...]) -> Iterator[Finding]:
         yield by_rule("ranks.copied", first_few(copies, limit=1))
 
 
-def _no_training_finding(printed: Printed) -> Finding:
+def _without_training(folder: str, printed: Printed) -> Iterator[Finding]:
+    """Say what a run without training is, and report the contradictions in a run of checkpoints."""
     if printed.checkpoints:
-        seen, fix = "a run of checkpoints only", "nothing: its numbers are recomputed"
+        fix = "nothing: its numbers are recomputed"
+        yield by_rule("no.training", "a run of checkpoints only", fix=fix, severity="info")
+        yield from checkpoint_numbers(read_checkpoint_call(folder))
     elif printed.of_other_benchmark:
-        seen, fix = "the summary of another kind of benchmark", "nothing: only training is audited"
+        fix = "nothing: only training is audited"
+        yield by_rule("no.training", "the summary of another kind of benchmark", fix=fix, severity="info")
     else:
-        return by_rule("no.training", "no training in its files")
-    return by_rule("no.training", seen, fix=fix, severity="info")
+        yield by_rule("no.training", "no training in its files")
 
 
 def _configured_seconds(logs: Logs) -> float | None:

@@ -1,7 +1,7 @@
 """Reads the records of one call: its settings, metadata and summary, as mlpstorage, hydra and DLIO wrote them.
 
-A *leaf* is the folder of one call: of a run, or of another phase (datasize, datagen). Records are alike for all
-benchmarks and phases; a subclass for each benchmark adds the measurements.
+A *call* is one invocation of mlpstorage: a run, or another phase (datasize, datagen). All benchmarks and phases have
+the same records; a subclass for each benchmark adds the measurements.
 """
 
 from __future__ import annotations

@@ -18,10 +18,10 @@ from dlemu.contrib.mlperf.audit.step_files import Logs, Seconds
 from dlemu.contrib.mlperf.rules.known import Severity
 
 _MAX_COPY_DIFFERENCE = 1e-8  # relative; sums of hundreds of independently measured times differ by more
+_same = partial(math.isclose, rel_tol=_MAX_COPY_DIFFERENCE)
 _DECIMALS = 6  # a measured number has more decimals
 STAMP_DECIMALS = 3  # a number derived from time stamps in microseconds has more decimals
-_MIN_MEASURED = 3  # number of different values, or of values with more decimals, that show that a list was measured
-
+_MIN_MEASURED = 3  # a list was measured if it has so many different values, or values with more decimals
 _MIN_STEPS = 100  # an epoch with fewer steps has no sketch
 _PROJECTIONS = 64  # length of a sketch
 _MAX_SKETCHES = 2_000  # compared with each other; a larger matrix takes too much memory
@@ -94,6 +94,3 @@ def copied_pairs(fingerprints: Iterable[Fingerprint]) -> Iterator[tuple[Fingerpr
                 break  # as they are sorted, no later one matches
             if all(map(_same, first.values, second.values)):
                 yield first, second
-
-
-_same = partial(math.isclose, rel_tol=_MAX_COPY_DIFFERENCE)

@@ -44,9 +44,9 @@ def foreign_side(folder: str) -> Side:
             "num_samples_per_file": run.setup.samples_per_file,
             "batch_size": run.setup.batch_size,
         }
-        known = {key: value for key, value in work.items() if value is not None}
+        known_work = {key: value for key, value in work.items() if value is not None}
         figures[settings] = _figures(run)
-        conditions[settings] = Conditions(title=names[0], work=known, warnings=warnings)
+        conditions[settings] = Conditions(title=names[0], work=known_work, warnings=warnings)
     return figures, conditions
 
 
@@ -106,7 +106,7 @@ def _warnings(runs: Sequence[AuditedRun]) -> list[str]:
     without_steps = sum(run.recomputed.basis == "blocks" for run in runs)
     if without_steps:
         warnings.append(f"{without_steps} of {len(runs)} runs kept no steps: only their AU of whole epochs is known")
-    wrong = sum(bool(run.errors) for run in runs)
-    if wrong:
-        warnings.append(f"{wrong} of {len(runs)} runs contradict themselves; `dlemu audit` lists how")
+    with_errors = sum(run.errors > 0 for run in runs)
+    if with_errors:
+        warnings.append(f"{with_errors} of {len(runs)} runs contradict themselves; `dlemu audit` lists how")
     return warnings

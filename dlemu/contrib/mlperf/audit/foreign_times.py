@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from dlemu.config import load, workload_names
-from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_run, find_runs, shipped_pairs
+from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_run, find_runs, shipped_accelerator_settings
 from dlemu.contrib.mlperf.audit.own_result import is_own
 from dlemu.contrib.mlperf.audit.tolerant import value_at
 from dlemu.extend import ForeignRun, UserError
@@ -31,7 +31,7 @@ def foreign_run(folder: str) -> ForeignRun | None:
         raise UserError(f"{folder} holds {count(len(folders), 'run')}: name one, such as {parent}")
     if len(folders) > 1:
         raise UserError(f"{folder} holds {len(folders)} runs of DLIO: name one, such as {folders[0]}")
-    run = audit_run(folders[0], shipped_pairs())
+    run = audit_run(folders[0], shipped_accelerator_settings())
     if not run.accelerators or not run.times.training_seconds_by_epoch:
         raise UserError(
             f"{folder} does not say how many accelerators ran for how long: wanted DLIO's summary.json and "
@@ -50,7 +50,7 @@ def foreign_run(folder: str) -> ForeignRun | None:
 def _settings(run: AuditedRun) -> list[str]:
     """Return a run's settings as `key=value` for dlemu; raises UserError if a required one is not known."""
     setup = run.setup
-    known = {
+    required = {
         "workload": setup.workload,
         "accelerator": setup.accelerator or "",  # empty: not the workload file's default, which has another step time
         "dataset.num_files_train": setup.num_files,
@@ -59,14 +59,14 @@ def _settings(run: AuditedRun) -> list[str]:
         "train.computation_time": setup.computation_seconds,
         "train.epochs": setup.epochs,
     }
-    missing = [key for key, value in known.items() if value is None]
+    missing = [key for key, value in required.items() if value is None]
     if missing:
         raise UserError(f"{run.path} lacks {', '.join(missing)}: wanted its config.yaml, as DLIO writes it")
     if setup.workload not in workload_names():  # a name in a foreign file could be the path of any file
         raise UserError(f"{run.path} has workload {setup.workload!r}: wanted one of {', '.join(workload_names())}")
     prefetch_size = value_at(setup.config, "reader.prefetch_size")
     optional = {"dataset.num_samples_per_file": setup.samples_per_file, "reader.prefetch_size": prefetch_size}
-    settings = known | {key: value for key, value in optional.items() if isinstance(value, int)}
+    settings = required | {key: value for key, value in optional.items() if isinstance(value, int)}
     return [f"{key}={value}" for key, value in settings.items()] + ["workflow.checkpoint=false"]
 
 

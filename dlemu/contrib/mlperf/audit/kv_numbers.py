@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from statistics import fmean
 
-from dlemu.contrib.mlperf.audit import kv_leaf
+from dlemu.contrib.mlperf.audit import kv_call
 from dlemu.contrib.mlperf.audit.call_records import device_work
-from dlemu.contrib.mlperf.audit.kv_leaf import BANDWIDTH_KEYS, OPTIONS, KvLeaf, KvRank, copied_latencies, kv_commands
+from dlemu.contrib.mlperf.audit.kv_call import OPTIONS, VERBS, KvCall, KvRank, kv_commands, ranks_with_copied_latencies
 from dlemu.contrib.mlperf.audit.tolerant import SUM_TOLERANCE, all_known, integer, mapping, same_sum, sequence, value_at
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule, first_few, unapplied
 from dlemu.contrib.mlperf.rules.training import GIB
@@ -32,59 +32,64 @@ _AGGREGATES = {
     "avg_throughput_tokens_per_sec": "summary.avg_throughput_tokens_per_sec",
     "storage_throughput_tokens_per_sec": "summary.storage_throughput_tokens_per_sec",
 }
-"""Number of an option (its key in the summary without `aggregated_`) -> key of the ranks' numbers that it sums up."""
+"""Aggregate metric in summary.json (without its prefix `aggregated_`) -> the metric of each rank that it sums up."""
+_OLD_AGGREGATIONS: Mapping[str, Callable[[Iterable[float]], float]] = {
+    "the mean over ranks and trials": fmean,
+    "the sum over ranks and trials": sum,
+}
+"""How older versions of the tool aggregated wrongly -> the function of all ranks' values in all trials."""
 _PUBLISHED = ("read_bandwidth_gbps", "write_bandwidth_gbps", "avg_throughput_tokens_per_sec")
-"""Numbers of each option in the published tables."""
+"""Aggregate metrics of each option in the published tables."""
 _P95_MS = "summary.storage_io_latency_ms.p95"
 _IN_SOME_VERSIONS = (_AGGREGATES["storage_throughput_tokens_per_sec"], "requests_completed", "seed")
-"""Numbers of a rank that only some versions of the tool write; in one run, all ranks have them or none."""
+"""Metrics of a rank that only some versions of the tool write; in one run, all ranks have them or none."""
 _IN_ALL_VERSIONS = (
-    *(_AGGREGATES[name] for name in _PUBLISHED),
-    *("summary.elapsed_time", "summary.total_requests", _P95_MS, f"{_STORAGE}_kv_bytes_read_gb"),
-    *(f"{_STORAGE}_kv_bytes_written_gb", "summary.cache_stats.tier_cpu_kv_bytes_read_gb", "summary.total_tokens"),
-    *("summary.total_storage_io_time", "end_to_end_latencies"),
-)
-"""Numbers of a rank that every version of the tool writes."""
+    *(_AGGREGATES[metric] for metric in _PUBLISHED),
+    "summary.elapsed_time", "summary.total_requests", _P95_MS, f"{_STORAGE}_kv_bytes_read_gb",
+    f"{_STORAGE}_kv_bytes_written_gb", "summary.cache_stats.tier_cpu_kv_bytes_read_gb", "summary.total_tokens",
+    "summary.total_storage_io_time", "end_to_end_latencies",
+)  # fmt: skip
+"""Metrics of a rank that every version of the tool writes."""
 
 
-def kv_numbers(leaf: KvLeaf) -> Iterator[Finding]:
+def kv_numbers(call: KvCall) -> Iterator[Finding]:
     """Report contradictions in a run's files, and how far its published numbers can be trusted."""
-    yield from leaf.broken
-    missing = [*_files_missing(leaf), *_numbers_missing(leaf), *_reported_failures(leaf)]
+    yield from call.broken
+    missing = [*_files_missing(call), *_metrics_missing(call), *_reported_failures(call)]
     if missing:
         yield by_rule("kv.missing", "; ".join(missing))
-    problems = [f"{rank.where}: {problem}" for rank in leaf.ranks for problem in _rank_problems(rank)]
+    problems = [f"{rank.where}: {problem}" for rank in call.ranks for problem in _rank_problems(rank)]
     if problems:
         yield by_rule("kv.differs", first_few(problems))
     for rule in (_aggregates, _windows, _devices, _tiers, _tokens):
-        yield from rule(leaf)
-    for original, copy in copied_latencies(leaf.ranks):
+        yield from rule(call)
+    for original, copy in ranks_with_copied_latencies(call.ranks):
         yield by_rule("kv.copied", f"{copy.where} has the latencies of {original.where}")
 
 
-def _files_missing(leaf: KvLeaf) -> Iterator[str]:
-    if not leaf.summary:
+def _files_missing(call: KvCall) -> Iterator[str]:
+    if not call.summary:
         yield "no summary.json"
-    if not leaf.metadata:
+    if not call.metadata:
         yield "no *_metadata.json: the tool skips the run"
-    trials, ranks = leaf.trial_count or 1, leaf.rank_count or 1
-    present = {(rank.option, rank.trial, rank.rank) for rank in leaf.ranks if rank.summary}
+    trials, ranks = call.trial_count or 1, call.rank_count or 1
+    present = {(rank.option, rank.trial, rank.rank) for rank in call.ranks if rank.summary}
     # A generator, as a damaged summary may name any number of ranks.
     expected = ((option, trial, rank) for option in OPTIONS for trial in range(trials) for rank in range(ranks))
     first_missing = next((key for key in expected if key not in present), None)
     if first_missing is not None:
         total = len(OPTIONS) * trials * ranks
-        count = sum(option in OPTIONS and trial < trials and rank < ranks for option, trial, rank in present)
-        where = "option_{}/trial_{}/rank_{}".format(*first_missing)
-        yield f"results of {total - count} of {total} ranks missing, the first {where}"
+        found = sum(option in OPTIONS and trial < trials and rank < ranks for option, trial, rank in present)
+        first = "option_{}/trial_{}/rank_{}".format(*first_missing)
+        yield f"results of {total - found} of {total} ranks missing, the first {first}"
 
 
-def _numbers_missing(leaf: KvLeaf) -> Iterator[str]:
-    """Yield phrases on published numbers that the summary lacks, and on numbers that ranks lack."""
+def _metrics_missing(call: KvCall) -> Iterator[str]:
+    """Yield phrases on published metrics that the summary lacks, and on metrics that ranks lack."""
     for option in OPTIONS:
-        ranks = [rank for rank in leaf.option_ranks(option) if rank.summary]
-        unpublished = [f"aggregated_{name}" for name in _PUBLISHED if leaf.published(option, name) is None]
-        if leaf.summary and ranks and unpublished:
+        ranks = [rank for rank in call.option_ranks(option) if rank.summary]
+        unpublished = [f"aggregated_{metric}" for metric in _PUBLISHED if call.published(option, metric) is None]
+        if call.summary and ranks and unpublished:
             yield f"option {option}: no {', '.join(unpublished)}"
         for key in (*_IN_ALL_VERSIONS, *_IN_SOME_VERSIONS):
             without = [rank.where for rank in ranks if rank.number_at(key) is None and not rank.numbers_at(key)]
@@ -94,10 +99,10 @@ def _numbers_missing(leaf: KvLeaf) -> Iterator[str]:
                 yield f"option {option}: no {key} of any rank"
 
 
-def _reported_failures(leaf: KvLeaf) -> Iterator[str]:
+def _reported_failures(call: KvCall) -> Iterator[str]:
     """Yield a phrase on the failures that the tool itself reports in the summary."""
-    options = {name: mapping(option) for name, option in mapping(leaf.summary.get("options")).items()}
-    failures = [key for key in ("partial_failure", "trial_failures") if leaf.summary.get(key)]
+    options = {name: mapping(option) for name, option in mapping(call.summary.get("options")).items()}
+    failures = [key for key in ("partial_failure", "trial_failures") if call.summary.get(key)]
     failures += [f"partial_failure of option {name}" for name in options if options[name].get("partial_failure")]
     missing = sum(len(sequence(option.get("missing_files"))) for option in options.values())
     if failures or missing:
@@ -108,8 +113,8 @@ def _reported_failures(leaf: KvLeaf) -> Iterator[str]:
 def _rank_problems(rank: KvRank) -> Iterator[str]:
     """Yield contradictions between a rank's rates, bytes, tokens and times, and between its counts of requests."""
     elapsed_seconds = rank.elapsed_seconds
-    for direction, key in BANDWIDTH_KEYS.items():
-        rate = rank.stat(f"tier_storage_{key}")
+    for direction, verb in VERBS.items():
+        rate = rank.stat(f"tier_storage_{verb}_bandwidth_gbps")
         gib = rank.gib("storage", direction)
         if rate is not None and gib is not None and elapsed_seconds and not same_sum(rate, gib / elapsed_seconds):
             yield f"{rate:.4g} GiB/s {direction}, but bytes over time are {gib / elapsed_seconds:.4g}"
@@ -120,10 +125,11 @@ def _rank_problems(rank: KvRank) -> Iterator[str]:
         rate = rank.number_at(f"summary.{key}")
         if rate is not None and tokens is not None and seconds and not same_sum(rate, tokens / seconds):
             yield f"{key} is {rate:.6g}, but tokens over time are {tokens / seconds:.6g}"
-    requests, latencies = integer(rank.summary.get("total_requests"), least=0), len(rank.latencies_seconds)
+    requests = integer(rank.summary.get("total_requests"), minimum=0)
+    latencies = len(rank.latencies_seconds)
     if requests is not None and latencies and requests != latencies:
         yield f"{requests} requests, but {latencies} latencies"
-    completed = integer(rank.content.get("requests_completed"), least=0)
+    completed = integer(rank.content.get("requests_completed"), minimum=0)
     if requests is not None and completed is not None and requests != completed:
         yield f"{requests} requests, but {completed} completed"
     yield from _latency_problems(rank, io_seconds)
@@ -147,76 +153,69 @@ def _latency_problems(rank: KvRank, io_seconds: float | None) -> Iterator[str]:
             yield f"storage_io_latency_ms.p95 is {p95_ms:.6g}, storage_latencies give {low_ms:.6g} to {high_ms:.6g}"
 
 
-_OLD_AGGREGATIONS: Mapping[str, Callable[[Iterable[float]], float]] = {
-    "the mean over ranks and trials": fmean,
-    "the sum over ranks and trials": sum,
-}
-"""Wrong aggregates by older versions of the tool -> their function of all ranks' numbers in all trials."""
-
-
-def _aggregates(leaf: KvLeaf) -> Iterator[Finding]:
-    """The summary's numbers of each option are those of its ranks (6.3.4.1, 6.3.4.2)."""
+def _aggregates(call: KvCall) -> Iterator[Finding]:
+    """The summary's metrics of each option follow from those of its ranks (6.3.4.1, 6.3.4.2)."""
     for option in OPTIONS:
-        if leaf.option_ranks(option):
-            for name, rank_key in _AGGREGATES.items():
-                yield from _aggregate(leaf, option, name, rank_key)
-        yield from _aggregated_p95(leaf, option)
-        expected = {"option": option, "rank_count": leaf.rank_count, "trial_count": leaf.trial_count}
+        if call.option_ranks(option):
+            for metric, rank_metric in _AGGREGATES.items():
+                yield from _aggregate(call, option, metric, rank_metric)
+        yield from _aggregated_p95(call, option)
+        expected = {"option": option, "rank_count": call.rank_count, "trial_count": call.trial_count}
         for key, counted in expected.items():
-            printed = integer(value_at(leaf.summary, f"options.{option}.{key}"))
-            if printed is not None and counted is not None and printed != counted:
-                yield by_rule("kv.differs", f"option {option}: {key} is {printed}, the run has {counted}")
+            published = integer(value_at(call.summary, f"options.{option}.{key}"))
+            if published is not None and counted is not None and published != counted:
+                yield by_rule("kv.differs", f"option {option}: {key} is {published}, the run has {counted}")
 
 
-def _aggregate(leaf: KvLeaf, option: int, name: str, rank_key: str) -> Iterator[Finding]:
-    """A number of an option is the sum over ranks, averaged over trials."""
-    printed = leaf.published(option, name)
-    trials = [[rank.number_at(rank_key) for rank in trial] for trial in leaf.trials(option)]
-    recomputed = kv_leaf.mean_of_sums(trials)
-    if printed is None or recomputed is None:
-        if leaf.summary:
-            owner = "" if printed is None else "a rank's "
-            yield from unapplied("kv.differs", {f"{owner}{name} of option {option}": None})
+def _aggregate(call: KvCall, option: int, metric: str, rank_metric: str) -> Iterator[Finding]:
+    """An aggregate metric of an option is the sum over ranks, averaged over trials."""
+    published = call.published(option, metric)
+    trials = [[rank.number_at(rank_metric) for rank in trial] for trial in call.trials(option)]
+    recomputed = kv_call.mean_of_sums(trials)
+    if published is None or recomputed is None:
+        if call.summary:
+            missing = metric if published is None else f"a rank's {metric}"
+            yield from unapplied("kv.differs", {f"{missing} of option {option}": None})
         return
-    if same_sum(printed, recomputed):
+    if same_sum(published, recomputed):
         return
-    seen = f"option {option}: aggregated_{name} is {printed:.6g}, the ranks' sum, averaged over trials, is"
+    seen = f"option {option}: aggregated_{metric} is {published:.6g}, the ranks' sum, averaged over trials, is"
     values = [value for trial in trials for value in trial if value is not None]
     for description, aggregate in _OLD_AGGREGATIONS.items():
-        if same_sum(printed, aggregate(values)):
+        if same_sum(published, aggregate(values)):
             yield by_rule("kv.aggregate", f"{seen} {recomputed:.6g}; it is {description} instead")
             return
     yield by_rule("kv.differs", f"{seen} {recomputed:.6g}")
 
 
-def _aggregated_p95(leaf: KvLeaf, option: int) -> Iterator[Finding]:
+def _aggregated_p95(call: KvCall, option: int) -> Iterator[Finding]:
     """An option's 95th percentile of storage latency is the largest of its ranks' percentiles."""
-    known_ms = [p95_ms for rank in leaf.option_ranks(option) if (p95_ms := rank.number_at(_P95_MS)) is not None]
-    if not leaf.summary or not known_ms:
+    p95s_ms = [rank.number_at(_P95_MS) for rank in call.option_ranks(option)]
+    largest_ms = max((p95_ms for p95_ms in p95s_ms if p95_ms is not None), default=None)
+    if not call.summary or largest_ms is None:
         return
-    printed_ms, largest_ms = leaf.published(option, "p95_latency_ms"), max(known_ms)
-    yield from unapplied("kv.differs", {f"p95_latency_ms of option {option}": printed_ms})
-    if printed_ms is not None and not same_sum(printed_ms, largest_ms):
-        seen = f"option {option}: aggregated_p95_latency_ms is {printed_ms:.6g}, the ranks' largest {largest_ms:.6g}"
+    published_ms = call.published(option, "p95_latency_ms")
+    yield from unapplied("kv.differs", {f"p95_latency_ms of option {option}": published_ms})
+    if published_ms is not None and not same_sum(published_ms, largest_ms):
+        seen = f"option {option}: aggregated_p95_latency_ms is {published_ms:.6g}, the ranks' largest {largest_ms:.6g}"
         yield by_rule("kv.differs", seen)
 
 
-def _windows(leaf: KvLeaf) -> Iterator[Finding]:
+def _windows(call: KvCall) -> Iterator[Finding]:
     """List each option's published throughput beside the highest possible one."""
     for option in OPTIONS:
-        ranks = leaf.option_ranks(option)
+        ranks = call.option_ranks(option)
         if not ranks:
             continue
         rates = []
         p95s = []
-        for direction, key in BANDWIDTH_KEYS.items():
-            verb = key.partition("_")[0]
-            printed = leaf.published(option, key)
-            highest = leaf.max_gib_per_second(option, direction)
-            rates.append(f"{verb} {_shown(printed)} published, at most {_shown(highest)} GiB/s")
-            slowest_ms = max(rank.stat(f"storage_{verb}_device_p95_ms") or 0.0 for rank in ranks)
-            if slowest_ms:
-                p95s.append(f"{verb} {slowest_ms:,.0f} ms")
+        for direction, verb in VERBS.items():
+            published = _two_decimals(call.published(option, f"{verb}_bandwidth_gbps"))
+            highest = _two_decimals(call.max_gib_per_second(option, direction))
+            rates.append(f"{verb} {published} published, at most {highest} GiB/s")
+            p95_ms = max(rank.stat(f"storage_{verb}_device_p95_ms") or 0.0 for rank in ranks)
+            if p95_ms:
+                p95s.append(f"{verb} {p95_ms:,.0f} ms")
         seen = f"option {option}: {', '.join(rates)}"
         if p95s:
             seen += f"; device p95 (6.3.4.3): {', '.join(p95s)}"
@@ -228,20 +227,21 @@ def _windows(leaf: KvLeaf) -> Iterator[Finding]:
             yield by_rule("kv.listed", seen)
 
 
-def _shown(gib_per_second: float | None) -> str:
+def _two_decimals(gib_per_second: float | None) -> str:
     return "not known" if gib_per_second is None else f"{gib_per_second:.2f}"
 
 
-def _devices(leaf: KvLeaf) -> Iterator[Finding]:
+def _devices(call: KvCall) -> Iterator[Finding]:
     """Compare the run's bytes and time with the counters of the hosts' devices (/proc/diskstats)."""
-    read, written = (all_known(rank.gib("storage", way) for rank in leaf.ranks) for way in BANDWIDTH_KEYS)
+    read = all_known(rank.gib("storage", "read") for rank in call.ranks)
+    written = all_known(rank.gib("storage", "written") for rank in call.ranks)
     if read is None or written is None:
         yield from unapplied("kv.device", {"bytes of every rank": None})
         return
     read_gib = sum(read)
     written_gib = sum(written)
-    devices = device_work(leaf.metadata)
-    clock_seconds = sum(leaf.clocks_seconds)
+    devices = device_work(call.metadata)
+    clock_seconds = sum(call.trial_seconds)
     busiest = max(devices, key=lambda name: devices[name].moved_gib, default=None)
     if busiest is None or devices[busiest].moved_gib < _MIN_CACHE_SHARE * (read_gib + written_gib) or not clock_seconds:
         yield from unapplied("kv.device", {"counters of devices that held the cache": None})
@@ -262,10 +262,10 @@ def _devices(leaf: KvLeaf) -> Iterator[Finding]:
         yield by_rule("kv.device", seen, fix="nothing: device and benchmark agree", severity="info")
 
 
-def _tiers(leaf: KvLeaf) -> Iterator[Finding]:
+def _tiers(call: KvCall) -> Iterator[Finding]:
     """Report the share of the bytes read that came from memory; in options 1 and 3, it must be 0."""
     for option in OPTIONS:
-        ranks = leaf.option_ranks(option)
+        ranks = call.option_ranks(option)
         memory_gib = sum(rank.gib(tier, "read") or 0.0 for rank in ranks for tier in ("cpu", "gpu"))
         storage = all_known(rank.gib("storage", "read") for rank in ranks)
         if not memory_gib or storage is None:  # `kv.missing` names what is unknown.
@@ -281,17 +281,17 @@ def _tiers(leaf: KvLeaf) -> Iterator[Finding]:
             yield by_rule("kv.tiers", seen, fix=fix, severity="info")
 
 
-def _tokens(leaf: KvLeaf) -> Iterator[Finding]:
+def _tokens(call: KvCall) -> Iterator[Finding]:
     """The bytes per token are the model's; otherwise the tokens/s are wrong."""
-    commands = kv_commands(leaf)
+    commands = kv_commands(call)
     for option in OPTIONS:
-        ranks = leaf.option_ranks(option)
+        ranks = call.option_ranks(option)
         if not ranks:
             continue
         model = commands[option][0].get("model") if option in commands else None
         model_token_bytes = _TOKEN_BYTES.get(model or "")
         tokens = sum(rank.stat("storage_tokens_processed") or 0 for rank in ranks)
-        moved = all_known(rank.gib("storage", direction) for rank in ranks for direction in BANDWIDTH_KEYS)
+        moved = all_known(rank.gib("storage", direction) for rank in ranks for direction in VERBS)
         if not tokens or not model_token_bytes or moved is None:
             yield from unapplied("kv.tokens", {f"tokens, bytes or model of option {option}": None})
             continue

@@ -34,10 +34,7 @@ def is_own(folder: str) -> bool:
 
 
 def own_folder_of(folder: str) -> str | None:
-    """Return dlemu's own result folder of the run with DLIO's files in `folder`: its parent, or its newest subfolder.
-
-    Return None if there is none, or if `folder` has no results of DLIO.
-    """
+    """Return dlemu's own folder of the run with DLIO's files in `folder`: its parent or newest subfolder; else None."""
     if not os.path.isfile(os.path.join(folder, SUMMARY)) or is_own(folder):
         return None
     parent = os.path.normpath(os.path.join(folder, os.pardir))
@@ -70,14 +67,11 @@ def audit_own(folder: str) -> list[Finding]:
 
 
 def differences(printed: object, recomputed: object) -> Iterator[Finding]:
-    """Report each number or verdict of a summary.json that differs from the recomputed one.
-
-    Keys that only one of them has are not compared.
-    """
-    old, new = dict(_flatten(printed)), dict(_flatten(recomputed))
-    keys = sorted(key for key in old.keys() & new.keys() if not _same(old[key], new[key]) and not _TEXTS.match(key))
+    """Report each number or verdict of a summary.json that differs from the recomputed one, if both have its key."""
+    saved, new = dict(_flatten(printed)), dict(_flatten(recomputed))
+    keys = sorted(key for key in saved.keys() & new.keys() if not _same(saved[key], new[key]) and not _TEXTS.match(key))
     for key in keys[:_MAX_LISTED]:
-        seen = f"summary.json: {key} is {str(old[key])[:120]}; recomputed {str(new[key])[:120]}"
+        seen = f"summary.json: {key} is {str(saved[key])[:120]}; recomputed {str(new[key])[:120]}"
         yield by_rule("summary.differs", seen)
     if len(keys) > _MAX_LISTED:
         yield by_rule("summary.differs", f"summary.json: {len(keys) - _MAX_LISTED} more values differ")
@@ -98,7 +92,8 @@ def _flatten(value: object, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def _same(old: Any, new: Any) -> bool:
-    are_floats = {type(old), type(new)} in ({float}, {float, int})
-    left, right = number(old), number(new)  # None if not finite, or an integer too large for a float
-    return same_sum(left, right) if are_floats and left is not None and right is not None else bool(old == new)
+def _same(saved: Any, new: Any) -> bool:
+    left, right = number(saved), number(new)  # None if not finite, or an integer too large for a float
+    if left is not None and right is not None and float in (type(saved), type(new)):
+        return same_sum(left, right)
+    return bool(saved == new)

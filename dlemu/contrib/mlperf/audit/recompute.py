@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from statistics import fmean
 
 import numpy as np
@@ -36,7 +37,6 @@ class Formula:
 
     @property
     def samples_per_second(self) -> float | None:
-        """Mean over epochs; None if an epoch's number is not finite, or there is none."""
         return _mean(self.samples_per_second_by_epoch)
 
 
@@ -81,8 +81,7 @@ class RunTimes:
 
 
 def run_times(logs: Logs) -> RunTimes:
-    """Return the durations in a run's time stamps (see `RunTimes`)."""
-    spans = logs.spans.get(min(logs.spans, default=0), {})
+    spans = logs.lowest_rank_spans
     if not spans:
         return RunTimes()
     epochs = sorted({epoch for epoch, _ in spans})
@@ -92,7 +91,8 @@ def run_times(logs: Logs) -> RunTimes:
         waits = [blocks[epoch, 1].load[0] for blocks in logs.arrays.values() if (epoch, 1) in blocks]
         if waits:
             first_waits.append(float(max(waits)))
-    start_us, end_us = min(span.start_us for span in spans.values()), max(span.end_us for span in spans.values())
+    start_us = min(span.start_us for span in spans.values())
+    end_us = max(span.end_us for span in spans.values())
     return RunTimes(
         total_seconds=(end_us - start_us) / 1e6,
         training_seconds_by_epoch=tuple(training_seconds),
@@ -116,14 +116,10 @@ def from_steps(setup: Setup, accelerators: int | None, logs: Logs) -> Recomputed
         return NOTHING
     is_complete = ranks_kept >= ranks
     blocks = {key: [rank_block(setup, logs, rank, key) for rank in logs.arrays] for key in shared_blocks}
-    all_times = [block.times for rank_blocks in blocks.values() for block in rank_blocks]
+    times_by_block = [[block.times for block in rank_blocks] for rank_blocks in blocks.values()]
+    all_times = list(chain.from_iterable(times_by_block))
     total_seconds = sum(times.total for times in all_times)
-    lost_seconds = _lost_seconds(all_times)
-    if is_complete:
-        procs = [[block.times.proc for block in rank_blocks] for rank_blocks in blocks.values()]
-        slower = sum(map(_waits_for_slower_seconds, procs))
-        # The waits for the slowest rank are outside of the steps, so `barrier` includes them.
-        lost_seconds |= {"slower_rank": slower, "barrier": lost_seconds["barrier"] - slower}
+    lost_seconds = _lost_seconds(times_by_block, has_all_ranks=is_complete)
     shares = {cause: 100 * seconds / total_seconds for cause, seconds in lost_seconds.items()}
     epochs = sorted({epoch for epoch, _ in shared_blocks})
     by_epoch = {number: [blocks[key] for key in shared_blocks if key[0] == number] for number in epochs}
@@ -155,31 +151,35 @@ def rank_block(setup: Setup, logs: Logs, rank: int, block: BlockKey) -> RankBloc
     If a checkpoint follows, the block ends at its own end or at the start of the checkpoint, whichever fits the printed
     samples/s better.
     """
-    arrays, span = logs.arrays[rank][block], logs.span(rank, block)
+    arrays = logs.arrays[rank][block]
+    span = logs.span(rank, block)
     assert span is not None
     if block not in logs.spans.get(rank, {}):
         implied = _implied_seconds(arrays, setup.batch_size, span.longest_seconds)
         if implied is not None:
-            return _rank_block(setup, logs, arrays, implied)
-    first_end, printed = _rank_block(setup, logs, arrays, span.seconds), arrays.printed_samples_per_second
+            return _block_lasting(implied, setup, logs, arrays)
+    to_end = _block_lasting(span.seconds, setup, logs, arrays)
+    printed = arrays.printed_samples_per_second
     if span.seconds_to_checkpoint is None or printed is None:
-        return first_end
-
-    def distance(candidate: RankBlock) -> float:
-        return min(abs(rated.samples_per_second - printed) for rated in candidate.by_formula.values())
-
-    return min(first_end, _rank_block(setup, logs, arrays, span.seconds_to_checkpoint), key=distance)
+        return to_end
+    to_checkpoint = _block_lasting(span.seconds_to_checkpoint, setup, logs, arrays)
+    return min(to_end, to_checkpoint, key=lambda candidate: _error_to_printed(candidate, printed))
 
 
-def _rank_block(setup: Setup, logs: Logs, arrays: BlockArrays, total: float) -> RankBlock:
-    """Return a block that took `total` seconds."""
-    seconds = math.nan if setup.computation_seconds is None else setup.computation_seconds  # the mean of random times
+def _error_to_printed(block: RankBlock, printed: float) -> float:
+    """Return how far the samples/s of a block are from the printed ones, by the formula that comes closest."""
+    return min(abs(rated.samples_per_second - printed) for rated in block.by_formula.values())
+
+
+def _block_lasting(total_seconds: float, setup: Setup, logs: Logs, arrays: BlockArrays) -> RankBlock:
+    step_seconds = math.nan if setup.computation_seconds is None else setup.computation_seconds
     times = dlio_formulas.BlockTimes(
         load=arrays.load,
         proc=arrays.proc,
-        configured=np.full(arrays.steps, seconds) if logs.measured_compute else arrays.compute,
+        # Of random times, only the mean is configured.
+        configured=np.full(arrays.steps, step_seconds) if logs.measured_compute else arrays.compute,
         measured=arrays.compute if logs.measured_compute else arrays.proc - arrays.load,
-        total=total,
+        total=total_seconds,
     )
     excluded = setup.exclude_start_steps, setup.exclude_end_steps
     batch_size = math.nan if setup.batch_size is None else setup.batch_size
@@ -223,18 +223,27 @@ def _mean(values: tuple[float, ...]) -> float | None:
     return mean if math.isfinite(mean) else None
 
 
-def _lost_seconds(blocks: Sequence[dlio_formulas.BlockTimes]) -> dict[str, float]:
-    """Return the seconds of all blocks beyond the configured computation, by their cause.
+def _lost_seconds(blocks: Sequence[Sequence[dlio_formulas.BlockTimes]], *, has_all_ranks: bool) -> dict[str, float]:
+    """Return the ranks' seconds beyond the configured computation, by cause; `blocks` has the ranks of each block.
 
-    `first_step`: the first step beyond its computation; `load`: waits for later batches; `oversleep`: later steps
-    longer than configured; `barrier`: the blocks' time outside of their steps.
+    - `first_step`: the first step of each block, less its computation
+    - `load`: waits for the batches of the other steps
+    - `oversleep`: computation of the other steps beyond the configured time
+    - `slower_rank`: waits for the slowest rank between two steps; left out unless all ranks kept their steps
+    - `barrier`: the rest of the blocks' time outside of their steps
     """
-    return {
-        "first_step": sum(float(block.proc[0] - block.configured[0]) for block in blocks),
-        "load": sum(float(block.load[1:].sum()) for block in blocks),
-        "oversleep": sum(float((block.proc - block.load - block.configured)[1:].sum()) for block in blocks),
-        "barrier": sum(block.total - float(block.proc.sum()) for block in blocks),
+    all_times = list(chain.from_iterable(blocks))
+    seconds: dict[str, float] = {
+        "first_step": sum(float(times.proc[0] - times.configured[0]) for times in all_times),
+        "load": sum(float(times.load[1:].sum()) for times in all_times),
+        "oversleep": sum(float((times.proc - times.load - times.configured)[1:].sum()) for times in all_times),
+        "barrier": sum(times.total - float(times.proc.sum()) for times in all_times),
     }
+    if has_all_ranks:
+        slower = sum(_waits_for_slower_seconds([times.proc for times in ranks]) for ranks in blocks)
+        seconds["barrier"] -= slower
+        seconds["slower_rank"] = slower
+    return seconds
 
 
 def _waits_for_slower_seconds(procs: Sequence[dlio_formulas.Times]) -> float:
@@ -246,29 +255,31 @@ def _waits_for_slower_seconds(procs: Sequence[dlio_formulas.Times]) -> float:
 
 def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
     """Recompute a run from its time stamps, and from the number of steps that its settings give."""
-    spans = logs.spans.get(min(logs.spans, default=0), {})
+    spans = logs.lowest_rank_spans
     if not spans:
         return NOTHING
     epochs = sorted({epoch for epoch, _ in spans})
     spans_by_epoch = [[span for (epoch, _), span in spans.items() if epoch == number] for number in epochs]
-    steps, step_seconds = planned_steps(setup, printed), setup.computation_seconds
+    steps = planned_steps(setup, printed)
+    step_seconds = setup.computation_seconds
     if printed.accelerators is None or steps is None or setup.batch_size is None:
         return Recomputed(basis="blocks", epochs=len(epochs), steps_per_epoch=steps)
     durations = [sum(span.seconds for span in blocks) for blocks in spans_by_epoch]
     step_samples = setup.batch_size * printed.accelerators
-    rates = tuple(steps * step_samples / seconds for seconds in durations)
     formulas: dict[str, Formula] = {}
-    dropped = max(2, setup.exclude_start_steps + max(1, setup.exclude_end_steps))  # most steps that a formula drops
-    if not logs.measured_compute:  # DLIO of v0.5 and v1.0, by whose formula block times alone give the rate
+    if logs.measured_compute:
+        max_dropped = max(2, setup.exclude_start_steps + max(1, setup.exclude_end_steps))
+    else:  # DLIO of v0.5 and v1.0, by whose formula block times alone give the rate
+        rates = tuple(steps * step_samples / seconds for seconds in durations)
         formulas["dlio_v1"] = Formula(samples_per_second_by_epoch=rates)
-        dropped = 1
+        max_dropped = 1
     bounds = None
     # There are no bounds for epochs of several blocks, as DLIO drops the first step of each, and none for random steps,
     # which may take less than their mean.
     if step_seconds is not None and len(spans) == len(epochs) and not setup.is_random:
         longest = [sum(span.longest_seconds for span in blocks) for blocks in spans_by_epoch]
         au_share = min(printed.au_percent or 100.0, 100.0) / 100
-        bounds = _bounds(longest, steps, dropped, step_seconds, step_samples, au_share)
+        bounds = _bounds(longest, steps, max_dropped, step_seconds, step_samples, au_share)
     return Recomputed(
         basis="blocks",
         epochs=len(epochs),
@@ -289,21 +300,24 @@ def planned_steps(setup: Setup, printed: Printed) -> int | None:
 
 
 def _bounds(
-    longest: Sequence[float], steps: int, dropped: int, step_seconds: float, step_samples: int, au_share: float
+    longest: Sequence[float], steps: int, max_dropped: int, step_seconds: float, step_samples: int, au_share: float
 ) -> Bounds | None:
     """Return the bounds for epochs of `steps` steps, each with `step_samples`; None if the formulas count no step.
 
-    An epoch took at most `longest` seconds; the formulas drop at most `dropped` of its steps. Least AU: dropped steps
-    took `step_seconds` each, counted ones the rest. Least samples/s: counted steps took the whole epoch. Most
-    samples/s: all steps in the time of the counted ones, which waited as the printed AU says.
+    An epoch took at most `longest` seconds, and the formulas count at least `counted` = steps - max_dropped steps:
+
+    - Least AU, if the dropped steps waited for nothing: counted x step_seconds / (longest - max_dropped x step_seconds)
+    - Least samples/s, if the counted steps took the whole epoch: counted x step_samples / longest
+    - Most samples/s, if all samples count, but only the counted steps' time, which follows from the printed AU:
+      steps x step_samples / (counted x step_seconds / au_share)
     """
-    counted = steps - dropped
+    counted = steps - max_dropped
     if counted < 1:
         return None
     longest = [max(seconds, steps * step_seconds) for seconds in longest]
     computed_seconds = counted * step_seconds
     return Bounds(
-        au_least_percent=100 * fmean(computed_seconds / (seconds - dropped * step_seconds) for seconds in longest),
+        au_least_percent=100 * fmean(computed_seconds / (seconds - max_dropped * step_seconds) for seconds in longest),
         samples_per_second_least=step_samples * fmean(counted / seconds for seconds in longest),
         samples_per_second_most=step_samples * steps / computed_seconds * au_share,
     )

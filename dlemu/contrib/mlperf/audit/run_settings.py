@@ -26,7 +26,7 @@ def _from_file(key: str, read: Callable[[Any], Any], *, required: bool = False, 
     return field(default=default, metadata={"key": key, "read": read, "required": required})
 
 
-_natural = partial(integer, least=0)
+_natural = partial(integer, minimum=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +58,14 @@ class Setup:
     @property
     def workload_override(self) -> str:
         """Value of the override `workload=`, such as `unet3d_h100`; empty without that override."""
-        words = (word.lstrip("+") for word in self.overrides or ())
-        return next((word.partition("=")[2] for word in words if word.startswith("workload=")), "")
+        overrides = (override.lstrip("+") for override in self.overrides or ())
+        return next((each.partition("=")[2] for each in overrides if each.startswith("workload=")), "")
+
+    @property
+    def overridden_keys(self) -> tuple[str, ...]:
+        """Keys of the workload that are overridden: `reader.odirect` for `++workload.reader.odirect=True`."""
+        keys = [override.lstrip("+~").partition("=")[0] for override in self.overrides or ()]
+        return tuple(key.removeprefix("workload.") for key in keys if key.startswith("workload."))
 
 
 def read_setup(folder: str, shipped: Shipped, findings: list[Finding]) -> Setup:
@@ -67,7 +73,10 @@ def read_setup(folder: str, shipped: Shipped, findings: list[Finding]) -> Setup:
     overrides = _overrides(folder, findings)
     config = _config(folder, findings)
     setup = replace(setup_of(config or {}, findings), config=config, overrides=overrides)
-    return _with_accelerator(setup, shipped)
+    name, _, accelerator = setup.workload_override.rpartition("_")  # NAME_ACCELERATOR, as in unet3d_h100
+    if accelerator in shipped.get(name, {}):
+        return replace(setup, workload=setup.workload or name, accelerator=accelerator)
+    return replace(setup, accelerator=_matching_accelerator(setup, shipped))
 
 
 def _config(folder: str, findings: list[Finding]) -> Mapping[str, Any] | None:
@@ -80,9 +89,9 @@ def _config(folder: str, findings: list[Finding]) -> Mapping[str, Any] | None:
 
 def _overrides(folder: str, findings: list[Finding]) -> tuple[str, ...] | None:
     for path in _paths(folder, "overrides.yaml"):
-        words = tolerant.read_yaml(path, findings)
-        if isinstance(words, list):
-            return tuple(word for word in words if isinstance(word, str))
+        content = tolerant.read_yaml(path, findings)
+        if isinstance(content, list):
+            return tuple(override for override in content if isinstance(override, str))
     return hydra_overrides(folder, findings) or None
 
 
@@ -138,14 +147,6 @@ def _computation(train: Mapping[str, Any], findings: list[Finding]) -> tuple[flo
     return (seconds if seconds > 0 else None), duration.type != "fixed" or bool(spread)
 
 
-def _with_accelerator(setup: Setup, shipped: Shipped) -> Setup:
-    """Fill in workload and accelerator: by the override `workload=NAME_ACCELERATOR`, or by the time of a step."""
-    name, _, accelerator = setup.workload_override.rpartition("_")
-    if accelerator in shipped.get(name, {}):
-        return replace(setup, workload=setup.workload or name, accelerator=accelerator)
-    return replace(setup, accelerator=_matching_accelerator(setup, shipped))
-
-
 def complete_setup(
     setup: Setup, model: str | None, step_seconds: float | None, shipped: Shipped, findings: list[Finding]
 ) -> Setup:
@@ -164,14 +165,14 @@ def complete_setup(
     if accelerator is None:
         findings.append(by_rule("config.missing", "no config.yaml that can be read"))
         return setup
-    pair = shipped[str(setup.workload)][accelerator]
+    official = shipped[str(setup.workload)][accelerator]
     seen = f"no config.yaml; batch size and step time are the official ones of {setup.workload} on {accelerator}"
     findings.append(by_rule("config.assumed", seen))
     return replace(
         setup,
         accelerator=accelerator,
-        batch_size=integer(pair.get("batch_size")),
-        computation_seconds=seconds or number(pair.get("computation_time")),
+        batch_size=integer(official.get("batch_size")),
+        computation_seconds=seconds or number(official.get("computation_time")),
     )
 
 
@@ -179,8 +180,9 @@ def _matching_accelerator(setup: Setup, shipped: Shipped) -> str | None:
     """Return the one accelerator whose official step time for the workload is that of the run; else None."""
     if setup.computation_seconds is None or setup.is_random:
         return None
-    pairs = shipped.get(setup.workload or "", {})
-    equal = [name for name, pair in pairs.items() if number(pair.get("computation_time")) == setup.computation_seconds]
+    officials = shipped.get(setup.workload or "", {})
+    seconds_of = {name: number(official.get("computation_time")) for name, official in officials.items()}
+    equal = [name for name, seconds in seconds_of.items() if seconds == setup.computation_seconds]
     return equal[0] if len(equal) == 1 else None
 
 
@@ -263,7 +265,8 @@ def read_printed(folder: str, findings: list[Finding]) -> Printed:
 
 
 def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
-    metric, slots = mapping(summary.get("metric")), summary.get("host_memory_GB")
+    metric = mapping(summary.get("metric"))
+    slots = summary.get("host_memory_GB")
     numbers_by_field: dict[str, Any] = {}
     missing_keys = ["host_cpu_count"] if summary.get("host_cpu_count") in (None, [], "") else []
     is_by_dlio = integer(summary.get("num_accelerators")) is not None
@@ -299,8 +302,10 @@ def meminfo_gib(value: object) -> float | None:
 def _unusable(summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield phrases on the numbers that a training summary lacks, and without which the run can't be judged."""
     metric = summary.get("metric")
-    if not isinstance(metric, Mapping):
-        yield f"metric is {'missing' if metric is None else f'a {type(metric).__name__}'}"
+    if metric is None:
+        yield "metric is missing"
+    elif not isinstance(metric, Mapping):
+        yield f"metric is a {type(metric).__name__}"
     else:
         for key in ("train_au_mean_percentage", "train_throughput_mean_samples_per_second"):
             value = number(metric.get(key))

@@ -26,20 +26,19 @@ from dlemu.extend import UserError
 from dlemu.results.answer_files import open_untrusted
 
 BlockKey = tuple[int, int]  # epoch and block, each from 1
-STAMP_SECONDS = 0.1  # from an event to its time stamp: DLIO logs a line in between (observed: 0.06 s)
-
-_BLOCK = re.compile(r"^block(\d{1,9})$")
-_BLOCK_KEYS = ("load", "proc", "compute", "au", "throughput")
-_NUMBER = re.compile(r"^\d{1,9}$")
 Seconds = NDArray[np.float64]
-
-_OUTPUT = re.compile(r"^(\d{1,9})_output\.json$")
-_STATS = re.compile(r"^(?:(\d{1,9})_)?per_epoch_stats\.json$")
-_PART = re.compile(r"^(block|ckpt|save_ckpt|load_ckpt)\d+$")
+STAMP_SECONDS = 0.1  # from an event to its time stamp: DLIO logs a line in between (observed: 0.06 s)
 _OVERLAP_TOLERANCE_US = 10_000  # between time stamps of one event, as DLIO writes a line to its log between the two
 _EPOCH_TOLERANCE_US = 1_000_000  # between time stamps that different parts of DLIO take
 LOG = "dlio.log"
 _LOG_START_BYTES = 400  # enough of the log to show whether dlemu wrote it
+_OUTPUT_FILE = re.compile(r"^(\d{1,9})_output\.json$")
+_STATS_FILE = re.compile(r"^(?:(\d{1,9})_)?per_epoch_stats\.json$")
+# Keys in these files: of an epoch, of a block, and of a block or checkpoint with time stamps.
+_EPOCH = re.compile(r"^\d{1,9}$")
+_BLOCK = re.compile(r"^block(\d{1,9})$")
+_EPOCH_PART = re.compile(r"^(block|ckpt|save_ckpt|load_ckpt)\d+$")
+_BLOCK_VALUES = ("load", "proc", "compute", "au", "throughput")  # of a block, in R_output.json
 
 
 class Interval(NamedTuple):
@@ -83,9 +82,9 @@ class Span:
 def read_spans(path: str, started_us: int | None, findings: list[Finding]) -> dict[BlockKey, Span]:
     """Return the blocks in a file of time stamps; `started_us` is the start of the run.
 
-    If a checkpoint follows an epoch's last block, DLIO ends that block twice, the second time just before the
-    checkpoint begins, and prints the numbers up to then (`_train` in its main.py, v0.5 to v2.0). v0.5 and v1.0 always
-    do so; since v2.0 it depends on the version, so a span has both ends.
+    If a checkpoint follows the last block of an epoch, DLIO may end that block twice (`_train` in its main.py): after
+    its last step, and again just before the checkpoint begins, up to which it then prints its numbers. v0.5 and v1.0
+    always do so. Since v2.0 it depends on the version, so a span has both ends.
     """
     epochs = list(epochs_of(read_json(path, findings)))
     findings += out_of_order(epochs, os.path.basename(path))
@@ -94,20 +93,21 @@ def read_spans(path: str, started_us: int | None, findings: list[Finding]) -> di
     for epoch, epoch_stats in epochs:
         epoch_end_us = stamp_us(epoch_stats.get("end"))
         for name, stamps in epoch_stats.items():
-            number = block_number(name)
-            if number is None:
+            block = block_number(name)
+            if block is None:
                 continue
-            start_us, end_us = stamp_us(mapping(stamps).get("start")), stamp_us(mapping(stamps).get("end"))
-            if start_us is None or end_us is None or end_us <= start_us:
+            interval = _interval(stamps, name)
+            if interval is None or interval.end_us <= interval.start_us:
                 where = f"{os.path.basename(path)}, epoch {epoch}, {name}"
                 findings.append(by_rule("file.unusable", f"{where}: no end after its start"))
                 continue
-            spans[epoch, number] = Span(
+            start_us, end_us, _ = interval
+            spans[epoch, block] = Span(
                 start_us=start_us,
-                end_us=_checkpoint_start(epoch_stats, f"ckpt{number}", end_us) or end_us,
+                end_us=_checkpoint_start(epoch_stats, f"ckpt{block}", end_us) or end_us,
                 earliest_us=max((barrier_us for barrier_us in barriers_us if barrier_us <= start_us), default=None),
                 latest_us=epoch_end_us if epoch_end_us is not None and epoch_end_us >= end_us else None,
-                checkpoint_us=_checkpoint_start(epoch_stats, f"save_ckpt{number}", end_us),
+                checkpoint_us=_checkpoint_start(epoch_stats, f"save_ckpt{block}", end_us),
             )
     return spans
 
@@ -135,7 +135,7 @@ def block_number(name: object) -> int | None:
 def epochs_of(content: object) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the number and content of each epoch in one of DLIO's files."""
     for key, epoch_content in mapping(content).items():
-        if isinstance(key, str) and _NUMBER.match(key) and isinstance(epoch_content, Mapping):
+        if isinstance(key, str) and _EPOCH.match(key) and isinstance(epoch_content, Mapping):
             yield int(key), epoch_content
 
 
@@ -180,6 +180,11 @@ class Logs:
     hosts: Mapping[int, RankHost] = field(default_factory=dict)
     """Rank -> its host, for each rank with a readable file."""
 
+    @property
+    def lowest_rank_spans(self) -> Mapping[BlockKey, Span]:
+        """Time stamps of the lowest rank that wrote some; empty if none did."""
+        return self.spans.get(min(self.spans, default=0), {})
+
     def span(self, rank: int, block: BlockKey) -> Span | None:
         """Return a block's time stamps: the rank's own, or else those of the lowest rank that has some."""
         spans = [self.spans.get(source, {}).get(block) for source in (rank, *sorted(self.spans))]
@@ -192,9 +197,9 @@ class Logs:
 
 def read_logs(folder: str, names: list[str], started: str | None, findings: list[Finding]) -> Logs:
     """Read the step times and time stamps in a folder; `names` are its files, `started` is the start of the run."""
-    outputs = {int(match[1]): match[0] for match in map(_OUTPUT.match, names) if match}
+    outputs = {int(match[1]): match[0] for match in map(_OUTPUT_FILE.match, names) if match}
     # v0.5 and v1.0 wrote the file of rank 0 without a number: here it has the key -1.
-    stats = {int(match[1] or -1): match[0] for match in map(_STATS.match, names) if match}
+    stats = {int(match[1] or -1): match[0] for match in map(_STATS_FILE.match, names) if match}
     arrays, hosts = {}, {}
     for rank, name in sorted(outputs.items()):
         content = read_json(os.path.join(folder, name), findings)
@@ -227,16 +232,16 @@ def _blocks(content: object, file: str, findings: list[Finding]) -> dict[BlockKe
     blocks = {}
     for epoch, epoch_output in epochs_of(content):
         for name in mapping(epoch_output.get("proc")):
-            number = block_number(name)
-            if number is not None:
+            block = block_number(name)
+            if block is not None:
                 arrays = _arrays(epoch_output, name, f"{file}, epoch {epoch}, {name}", findings)
                 if arrays:
-                    blocks[epoch, number] = arrays
+                    blocks[epoch, block] = arrays
     return blocks
 
 
 def _arrays(epoch_output: Mapping[str, Any], block: str, where: str, findings: list[Finding]) -> BlockArrays | None:
-    values = {key: value_at(epoch_output, f"{key}.{block}") for key in _BLOCK_KEYS}
+    values = {key: value_at(epoch_output, f"{key}.{block}") for key in _BLOCK_VALUES}
     load, proc, compute = _seconds(values["load"]), _seconds(values["proc"]), _seconds(values["compute"])
     if load is None or proc is None or compute is None:
         arrays = {"load": load, "proc": proc, "compute": compute}
@@ -281,7 +286,8 @@ def out_of_order(epochs: Sequence[tuple[int, Mapping[str, Any]]], file: str) -> 
     for epoch, stats in epochs:
         parts: list[tuple[str, Interval]] = []  # (kind, interval) of each block and checkpoint
         for name, stamps in stats.items():
-            match, interval = _PART.match(str(name)), _interval(stamps, str(name))
+            match = _EPOCH_PART.match(str(name))
+            interval = _interval(stamps, str(name))
             if match and interval:
                 parts.append((match[1], interval))
         for kinds in (("block",), ("ckpt", "save_ckpt", "load_ckpt")):

@@ -115,10 +115,10 @@ def number(value: object) -> float | None:
         return None
 
 
-def integer(value: object, least: int = 1) -> int | None:
-    """Return the value as int if it is a whole number of at least `least`, else None."""
+def integer(value: object, minimum: int = 1) -> int | None:
+    """Return the value as int if it is a whole number of at least `minimum`, else None."""
     real = number(value)
-    if real is None or real != int(real) or real < least:
+    if real is None or real != int(real) or real < minimum:
         return None
     return value if isinstance(value, int) else int(real)  # a float would round an int above 2**53
 
@@ -143,18 +143,15 @@ def text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def stamp_us(value: object) -> int | None:
-    """Return a time stamp such as `2026-07-12T18:00:00.5` in microseconds of local time since 1970; else None."""
-    if not isinstance(value, str):
-        return None
+def moment(value: object) -> datetime | None:
+    """Return a time stamp such as `2026-07-12T18:00:00.5` as local time, even with mlpstorage's Z; else None."""
     try:
-        naive = datetime.fromisoformat(value).replace(tzinfo=None)
+        return datetime.fromisoformat(value).replace(tzinfo=None) if isinstance(value, str) else None
     except ValueError:
         return None
-    return (naive - datetime(1970, 1, 1)) // timedelta(microseconds=1)
 
 
-def moment(stamp: object) -> datetime | None:
-    """Return a time stamp as local time, even if it ends in Z, as mlpstorage's do; None for any other value."""
-    microseconds = stamp_us(stamp)
-    return None if microseconds is None else datetime(1970, 1, 1) + timedelta(microseconds=microseconds)
+def stamp_us(value: object) -> int | None:
+    """Return a time stamp in microseconds of local time since 1970; None for any other value."""
+    local_time = moment(value)
+    return None if local_time is None else (local_time - datetime(1970, 1, 1)) // timedelta(microseconds=1)

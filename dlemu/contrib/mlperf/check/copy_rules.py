@@ -7,18 +7,18 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import fmean, pstdev
 from typing import Any
 
 from dlemu.contrib.mlperf.audit import fingerprints
 from dlemu.contrib.mlperf.audit.call_records import CallRecords
-from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, CheckpointLeaf, Transfer, rounds_of
+from dlemu.contrib.mlperf.audit.checkpoint_call import KINDS, CheckpointCall, Transfer, rounds_of
 from dlemu.contrib.mlperf.audit.fingerprints import Fingerprint, copied_pairs, figure_fingerprints
 from dlemu.contrib.mlperf.audit.run_settings import Printed
 from dlemu.contrib.mlperf.audit.tolerant import all_known, mapping, number, numbers, read_json, same_sum
 from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
-from dlemu.contrib.mlperf.check.submission_tree import CHECKPOINTING, TRAINING, CheckpointResult, Leaf, Result, Rules
+from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult, Result, Rules, TrainingCall, TrainingResult
 from dlemu.contrib.mlperf.check.tree_rules import RESULTS
 from dlemu.contrib.mlperf.rules.editions import RUN_FOLDERS
 from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule_at, first_few, unapplied, with_path
@@ -28,15 +28,15 @@ def copied_runs(results: Sequence[Result[Any]]) -> Iterator[Finding]:
     """No run has the measurements of another run, whether of the same result or of another."""
     steps: list[Fingerprint] = []
     figures: list[Fingerprint] = []
-    for result in results:
-        for leaf in result.runs if result.benchmark == TRAINING else ():
-            printed = leaf.printed
-            figures += figure_fingerprints(leaf.path, printed.au_by_epoch + printed.samples_per_second_by_epoch)
-            if leaf.run:
-                steps += [replace(fingerprint, where=leaf.path) for fingerprint in leaf.run.fingerprints]
-                blocks = leaf.run.times.training_seconds_by_epoch
-                figures += figure_fingerprints(leaf.path, blocks, fingerprints.STAMP_DECIMALS)
-        for call in result.runs if result.benchmark == CHECKPOINTING else ():
+    for call in chain.from_iterable(result.runs for result in results):
+        if isinstance(call, TrainingCall):
+            printed = call.printed
+            figures += figure_fingerprints(call.path, printed.au_by_epoch + printed.samples_per_second_by_epoch)
+            if call.run:
+                steps += [replace(fingerprint, where=call.path) for fingerprint in call.run.fingerprints]
+                blocks = call.run.times.training_seconds_by_epoch
+                figures += figure_fingerprints(call.path, blocks, fingerprints.STAMP_DECIMALS)
+        elif isinstance(call, CheckpointCall):
             for transfers in call.transfers.values():
                 figures += _checkpoint_times(call.path, transfers)
     original_of: dict[str, str] = {}
@@ -59,7 +59,7 @@ def copied_runs(results: Sequence[Result[Any]]) -> Iterator[Finding]:
 
 def copied_ranks(result: CheckpointResult) -> Iterator[Finding]:
     """In a call, no two ranks have the same times, and no two checkpoints have the same times on all ranks."""
-    for call in result.leaves:
+    for call in result.calls:
         times: list[Fingerprint] = []
         for rank, transfers in call.transfers.items():
             times += _checkpoint_times(f"rank {rank}", transfers)
@@ -77,50 +77,51 @@ def _checkpoint_times(where: str, transfers: Iterable[Transfer]) -> tuple[Finger
     return figure_fingerprints(where, (transfer.seconds for transfer in transfers), fingerprints.STAMP_DECIMALS)
 
 
-def runs_overlap(result: Result[Leaf]) -> Iterator[Finding]:
+def runs_overlap(result: TrainingResult) -> Iterator[Finding]:
     """A run begins after the previous one has ended, or up to 1 s before, as some time stamps lack fractions."""
-    spans = [(leaf.start, leaf.end, leaf) for leaf in result.runs]
-    timed = [(start, end, leaf) for start, end, leaf in spans if start and end and start <= end]
+    spans = [(call.start, call.end, call) for call in result.runs]
+    timed = [(start, end, call) for start, end, call in spans if start and end and start <= end]
     timed.sort(key=lambda run: run[0])
-    for (_, previous_end, previous), (start, _, leaf) in pairwise(timed):
+    for (_, previous_end, previous), (start, _, call) in pairwise(timed):
         if start < previous_end - timedelta(seconds=1):
-            yield by_rule_at(leaf.path, "runs.overlap", f"began at {start}, {previous.name} ended at {previous_end}")
+            yield by_rule_at(call.path, "runs.overlap", f"began at {start}, {previous.name} ended at {previous_end}")
 
 
-def same_hosts(result: Result[Leaf]) -> Iterator[Finding]:
+def same_hosts(result: TrainingResult) -> Iterator[Finding]:
     """All runs use the same hosts; rank 0 may be on any of them."""
-    hosts_of_runs = {frozenset(leaf.run.hostnames) for leaf in result.runs if leaf.run and leaf.run.hostnames}
-    rank_0_hosts = {leaf.printed.hostname for leaf in result.runs if leaf.printed.hostname}
+    hosts_of_runs = {frozenset(call.run.hostnames) for call in result.runs if call.run and call.run.hostnames}
+    rank_0_hosts = {call.printed.hostname for call in result.runs if call.printed.hostname}
     if len(hosts_of_runs) > 1:
         seen = first_few(sorted(first_few(sorted(hosts), ", ") for hosts in hosts_of_runs))
         yield by_rule_at(result.path, "hosts.changed", seen, severity="error")
     elif not hosts_of_runs and len(rank_0_hosts) > 1:
-        all_on_one_host = all(leaf.printed.hosts == 1 for leaf in result.runs)
+        all_on_one_host = all(call.printed.hosts == 1 for call in result.runs)
         seen = f"rank 0 ran on {first_few(sorted(rank_0_hosts), ', ')}"
         yield by_rule_at(result.path, "hosts.changed", seen, severity="error" if all_on_one_host else "warning")
 
 
-def sums_agree(result: Result[Leaf]) -> Iterator[Finding]:
+def sums_agree(result: TrainingResult) -> Iterator[Finding]:
     """The sums over all runs, which are published, agree with the runs."""
     path = os.path.join(result.path, RESULTS)
     if not (result.phased and os.path.isfile(path)):
         return
-    if len([leaf for leaf in result.runs if leaf.run]) != RUN_FOLDERS:
+    if len([call for call in result.runs if call.run]) != RUN_FOLDERS:
         yield from with_path(path, unapplied("results.differ", {"all runs of the result": None}))
         return
-    by_run = {leaf.name: _summary_numbers(leaf) for leaf in result.runs}
+    by_run = {call.name: _summary_numbers(call) for call in result.runs}
     counts = [{key: value for key, value in run.items() if "num_" in key} for run in by_run.values()]
     # Sums are over the measured runs, or over all runs; a row of a table has such sums, or the numbers of any run.
-    sums = [training_sums([leaf.printed for leaf in runs]) for runs in (result.measured, result.runs)]
-    outside_rows, in_rows = _values_by_key([*sums, *counts]), _values_by_key([*sums, *by_run.values()])
+    sums = [training_sums([call.printed for call in runs]) for runs in (result.measured, result.runs)]
+    outside_rows = _values_by_key([*sums, *counts])
+    in_rows = _values_by_key([*sums, *by_run.values()])
 
-    def possible(where: str, in_row: bool, key: str) -> Sequence[float]:  # as `_compare` requires
+    def recomputed(where: str, in_row: bool) -> Mapping[str, Sequence[float]]:  # as `_compare` requires
         run = where.rpartition(".")[2]
         if run in by_run:
-            return [by_run[run][key]] if key in by_run[run] else []
-        return (in_rows if in_row else outside_rows).get(key, [])
+            return {key: [value] for key, value in by_run[run].items()}
+        return in_rows if in_row else outside_rows
 
-    yield from _compare(path, possible, {"AU": "au_.*percent", "samples/s": "samples_per_second"})
+    yield from _compare(path, recomputed, {"AU": "au_.*percent", "samples/s": "samples_per_second"})
 
 
 def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[Finding]:
@@ -129,19 +130,19 @@ def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[Finding]:
     if not os.path.isfile(path):
         return
     rates = {f"{kind}_gib_per_second": rate for kind, rate in figures_of(result).items()}
-    values = _values_by_key([*map(_summary_numbers, result.leaves), rates])
-    published = {f"GiB/s of {kind}": f"{kind}.*per_second" for kind in figures_of(result)}
-    yield from _compare(path, lambda _where, _in_row, key: values.get(key, []), published)
+    values = _values_by_key([*map(_summary_numbers, result.calls), rates])
+    required = {f"GiB/s of {kind}": f"{kind}.*per_second" for kind in figures_of(result)}
+    yield from _compare(path, lambda _where, _in_row: values, required)
 
 
 def _compare(
-    path: str, possible: Callable[[str, bool, str], Sequence[float]], published: Mapping[str, str]
+    path: str, recomputed: Callable[[str, bool], Mapping[str, Sequence[float]]], required: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """Compare each number in a file of sums with its possible values, recomputed from the runs.
+    """Compare each number in a file of sums with the values that it may have, recomputed from the runs.
 
-    `possible` returns these values, or none if the number is not checked; `_nested_mappings` explains `where` and
-    `in_row`. `published`: name of a required figure -> pattern of its keys. Depending on its version, the tool writes
-    the sums over the runs, or the metrics of each run, which are lists with a value for each epoch.
+    `recomputed` returns key -> these values for the mapping at the path `where` (see `_nested_mappings`); keys without
+    values are not compared. `required` has the name of each figure that the file must have -> a pattern of its keys:
+    versions of the tool write sums over the runs, or the metrics of each run as lists with a value for each epoch.
     """
     broken: list[Finding] = []
     content = read_json(path, broken)
@@ -155,20 +156,21 @@ def _compare(
     keys: set[str] = set()
     differences = []
     for where, in_row, row in _nested_mappings(content, ""):
+        values_by_key = recomputed(where, in_row)
         for key, value in row.items():
             printed = number(value)
+            values = values_by_key.get(key)
             if printed is not None or numbers(value):
                 keys.add(key)
-            values = possible(where, in_row, key)
             if printed is None or not values:
                 continue
             compared += 1
-            if not any(same_sum(printed, recomputed) for recomputed in values):
+            if not any(same_sum(printed, expected) for expected in values):
                 name = f"{where}.{key}" if where else key
                 differences.append(f"{name} is {printed:.10g}; the runs give {values[0]:.10g}")
     if differences:
         yield by_rule_at(path, "results.differ", first_few(differences))
-    missing = [name for name, pattern in published.items() if not any(re.search(pattern, key) for key in keys)]
+    missing = [name for name, pattern in required.items() if not any(re.search(pattern, key) for key in keys)]
     if missing:
         yield by_rule_at(path, "results.differ", f"no {' and no '.join(missing)}")
     if not compared:
@@ -203,14 +205,14 @@ def training_sums(runs: Sequence[Printed]) -> dict[str, float]:
     return sums
 
 
-def _summary_numbers(leaf: CallRecords) -> dict[str, float]:
+def _summary_numbers(call: CallRecords) -> dict[str, float]:
     """Return the numbers in a call's summary by the keys of results.json."""
-    processes = leaf.summary.get("num_accelerators")
+    processes = call.summary.get("num_accelerators")
     values = {
-        **mapping(leaf.summary.get("metric")),
+        **mapping(call.summary.get("metric")),
         **dict.fromkeys(("num_accelerators", "num_processes", "train_num_accelerators"), processes),
-        "num_hosts": leaf.hosts,
-        "num_files_train": leaf.summary.get("num_files_train"),
+        "num_hosts": call.hosts,
+        "num_files_train": call.summary.get("num_files_train"),
     }
     numbers_by_key = {key: number(value) for key, value in values.items()}
     return {key: value for key, value in numbers_by_key.items() if value is not None}
@@ -225,5 +227,5 @@ def _values_by_key(rows: Iterable[Mapping[str, float]]) -> dict[str, list[float]
     return values
 
 
-COPY_RULES: Rules[Leaf] = (runs_overlap, same_hosts, sums_agree)
-CHECKPOINT_COPY_RULES: Rules[CheckpointLeaf] = (copied_ranks, checkpoint_sums_agree)
+COPY_RULES: Rules[TrainingCall] = (runs_overlap, same_hosts, sums_agree)
+CHECKPOINT_COPY_RULES: Rules[CheckpointCall] = (copied_ranks, checkpoint_sums_agree)

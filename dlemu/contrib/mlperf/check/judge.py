@@ -51,12 +51,10 @@ class Checked:
     findings: tuple[Finding, ...] = ()
 
     def count(self, severity: str) -> int:
-        """Return the number of findings with this severity."""
         return sum(finding.severity == severity for finding in self.findings)
 
     @property
     def valid(self) -> bool:
-        """Whether no rule is broken."""
         return not self.count("error")
 
     @property
@@ -126,15 +124,15 @@ def _result_findings(result: Result[Any]) -> Iterator[Finding]:
     """Apply the rules on results of this benchmark and of every benchmark, and the rules on single calls."""
     for rule in (*_RULES[result.benchmark], *_COMMON_RULES):
         yield from rule(result)
-    for leaf in result.leaves:
-        yield from with_path(leaf.path, leaf.broken)
+    for call in result.calls:
+        yield from with_path(call.path, call.broken)
         for call_rule in (*RECORD_RULES, *CODE_RULES, call_files):
-            yield from with_path(leaf.path, call_rule(leaf, result))
+            yield from with_path(call.path, call_rule(call, result))
 
 
 def _submission_findings(contents: submission_tree.Contents, submissions: Iterable[Submission]) -> Iterator[Finding]:
     """Apply the rules on submissions, of whatever benchmarks, and on the top folders of their trees."""
-    calls = [leaf for result in contents.results if result.benchmark != KV_CACHE for leaf in result.leaves]
+    calls = [call for result in contents.results if result.benchmark != KV_CACHE for call in result.calls]
     first_of_tree: dict[str, Submission] = {}
     for submission in submissions:
         for rule in (*SUBMISSION_RULES, *ORIGIN_RULES):
@@ -195,24 +193,23 @@ def finding_rows(checked: Checked) -> list[Finding]:
 
 
 def result_rows(checked: Checked) -> Iterator[ResultRow]:
-    """Yield a row for each result."""
     for result in checked.results:
         row = ResultRow(
             path=os.path.relpath(result.path, checked.root),
             edition=result.edition.name,
             division=result.division,
             benchmark=result.benchmark,
-            runs=tuple(leaf.name for leaf in result.runs),
+            runs=tuple(call.name for call in result.runs),
         )
         if result.benchmark == CHECKPOINTING:
             model = model_of(result)
-            processes = next((leaf.ranks for leaf in result.leaves if leaf.ranks), None)
+            processes = next((call.ranks for call in result.calls if call.ranks), None)
             rates = {f"{kind}_gib_per_second": rate for kind, rate in figures_of(result).items()}
             yield replace(row, model=model.name if model else None, processes=processes, rates=rates)
         elif result.benchmark == KV_CACHE:
             yield replace(row, model=result.model_folder)
         else:
-            first = next((leaf for leaf in result.runs if leaf.run), None)
+            first = next((call for call in result.runs if call.run), None)
             if first is not None:
                 setup, processes = first.setup, first.printed.accelerators
                 row = replace(row, model=setup.workload, accelerator=setup.accelerator, processes=processes)

@@ -1,14 +1,11 @@
-"""Rules of v3.0 on kv_cache (Rules.md, section 6): settings, duration and copied runs.
-
-`audit.kv_numbers` checks whether a run's numbers agree with each other.
-"""
+"""Rules of v3.0 on kv_cache (Rules.md, section 6) that `audit.kv_numbers` lacks: settings, duration, copied runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dlemu.contrib.mlperf.audit.kv_leaf import OPTIONS, KvLeaf, KvRank, copied_latencies, kv_commands
+from dlemu.contrib.mlperf.audit.kv_call import OPTIONS, KvCall, KvRank, kv_commands, ranks_with_copied_latencies
 from dlemu.contrib.mlperf.audit.kv_numbers import kv_numbers
 from dlemu.contrib.mlperf.audit.tolerant import integer, mapping, number, text, value_at
 from dlemu.contrib.mlperf.check.submission_tree import KV_CACHE, KvResult, Result
@@ -26,39 +23,40 @@ _SLACK_SECONDS = 5.0  # for the tool's start and end; smaller than the differenc
 
 def kv_findings(result: KvResult) -> Iterator[Finding]:
     """Check the numbers, the duration and, in CLOSED, the settings of each run of a result."""
-    for leaf in result.runs:
-        yield from with_path(leaf.path, kv_numbers(leaf))
-        yield from with_path(leaf.path, _kv_length(leaf))
+    for call in result.runs:
+        yield from with_path(call.path, kv_numbers(call))
+        yield from with_path(call.path, _kv_length(call))
         if result.closed:
-            yield from with_path(leaf.path, _kv_settings(leaf))
+            yield from with_path(call.path, _kv_settings(call))
 
 
-def _kv_length(leaf: KvLeaf) -> Iterator[Finding]:
+def _kv_length(call: KvCall) -> Iterator[Finding]:
     """The tool's call lasted at least as long as the clocks of all its trials, which run one after another."""
-    runtime, clocks = number(leaf.metadata.get("runtime")), leaf.clocks_seconds
-    if runtime is not None and sum(clocks) > runtime + _SLACK_SECONDS:
-        seen = f"{len(clocks)} trials of {sum(clocks):.1f} s in all, the metadata's runtime is {runtime:.1f} s"
+    runtime = number(call.metadata.get("runtime"))
+    trials = call.trial_seconds
+    if runtime is not None and sum(trials) > runtime + _SLACK_SECONDS:
+        seen = f"{len(trials)} trials of {sum(trials):.1f} s in all, the metadata's runtime is {runtime:.1f} s"
         yield by_rule("time.length", seen)
 
 
-def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
+def _kv_settings(call: KvCall) -> Iterator[Finding]:
     """The flags of each option (Table KVCache-1), the seeds, the trials and the delay between options are official."""
-    commands = kv_commands(leaf)
+    commands = kv_commands(call)
     differences: list[str] = []
     for option in OPTIONS:
         for flags in commands.get(option, []):
             differences += _flag_differences(option, flags)
-        differences += _summary_differences(leaf, option)
-        for rank in leaf.option_ranks(option):
+        differences += _summary_differences(call, option)
+        for rank in call.option_ranks(option):
             differences += _rank_differences(rank)
     for key, value in _SEQUENCE_ARGS.items():
-        if number(leaf.args.get(key, value)) != value:
-            differences.append(f"{key} {leaf.args[key]}")
-    if text(leaf.args.get("config_file")):
+        if number(call.args.get(key, value)) != value:
+            differences.append(f"{key} {call.args[key]}")
+    if text(call.args.get("config_file")):
         differences.append("a different --config")
     if differences:
         yield by_rule("kv.settings", first_few(list(dict.fromkeys(differences)), limit=4))
-    elif leaf.metadata and not commands:
+    elif call.metadata and not commands:
         yield from unapplied("kv.settings", {"commands of the options": None})
 
 
@@ -75,22 +73,23 @@ def _flag_differences(option: int, flags: Mapping[str, str]) -> Iterator[str]:
 def _rank_differences(rank: KvRank) -> Iterator[str]:
     """Yield how a rank's duration differs from the official --duration, and its seed from --seed-base plus the rank."""
     flags = _OFFICIAL_FLAGS[rank.option]
-    elapsed_seconds, seed = rank.elapsed_seconds, integer(rank.content.get("seed"), least=0)
+    elapsed_seconds = rank.elapsed_seconds
+    seed = integer(rank.content.get("seed"), minimum=0)
     if elapsed_seconds is not None and abs(elapsed_seconds - int(flags["duration"])) > _SLACK_SECONDS:
         yield f"{rank.where}: {elapsed_seconds:.1f} s"
     if seed is not None and seed != int(flags["seed-base"]) + rank.rank:
         yield f"{rank.where}: seed {seed}"
 
 
-def _summary_differences(leaf: KvLeaf, option: int) -> Iterator[str]:
+def _summary_differences(call: KvCall, option: int) -> Iterator[str]:
     """Yield the summary's settings, of all options or of this one, that are not official; few versions write any.
 
     The metadata's `args` are not compared: they have the command line's defaults, which the options override.
     """
     official = _OFFICIAL_FLAGS[option]
     for_all = {"seed": official["seed-base"], "gpu-mem-gb": official["gpu-mem-gb"]}
-    summary_of_option = mapping(value_at(leaf.summary, f"options.{option}"))
-    for settings, expected in ((leaf.summary, for_all), (summary_of_option, {**official, **for_all})):
+    summary_of_option = mapping(value_at(call.summary, f"options.{option}"))
+    for settings, expected in ((call.summary, for_all), (summary_of_option, {**official, **for_all})):
         for key, value in expected.items():
             setting = canonical(settings.get(key.replace("-", "_")))
             if setting is not None and setting != canonical(value):
@@ -99,10 +98,10 @@ def _summary_differences(leaf: KvLeaf, option: int) -> Iterator[str]:
 
 def copied_kv(results: Sequence[Result[Any]]) -> Iterator[Finding]:
     """Report the runs in which a rank has exactly the latencies of a rank of another run."""
-    leaves = [leaf for result in results if result.benchmark == KV_CACHE for leaf in result.leaves]
+    calls = [call for result in results if result.benchmark == KV_CACHE for call in result.calls]
     copies: dict[str, str] = {}
-    for original, copy in copied_latencies(rank for leaf in leaves for rank in leaf.ranks):
-        if copy.run != original.run:
-            copies[copy.run] = f"{copy.where} has the latencies of a rank of {original.run}"
-    for run, seen in copies.items():
-        yield by_rule_at(run, "kv.copied", seen)
+    for original, copy in ranks_with_copied_latencies(rank for call in calls for rank in call.ranks):
+        if copy.folder != original.folder:
+            copies[copy.folder] = f"{copy.where} has the latencies of a rank of {original.folder}"
+    for folder, seen in copies.items():
+        yield by_rule_at(folder, "kv.copied", seen)

@@ -22,14 +22,25 @@ from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule, by_rule
 from dlemu.extend import UserError
 from dlemu.results.answer_files import read_untrusted
 
-PROVENANCE, MANIFEST, POINTER, HASH_FILE = "provenance.json", "submission.yaml", ".mlps-code-image", ".code-hash.json"
-_EDITION = "rules_edition"
+PROVENANCE = "provenance.json"
+MANIFEST = "submission.yaml"
+POINTER = ".mlps-code-image"
+HASH_FILE = ".code-hash.json"
+_EDITION = "rules_edition"  # key of the edition in provenance.json and submission.yaml
+_UNHASHED_FOLDERS = (  # at the top of an image; the tool leaves them out of its hash
+    ".git", ".idea", ".vscode", ".claude", ".agent", ".agents", ".roo", ".planning", ".gsd-tmp",
+    "__pycache__", ".pytest_cache", ".venv", "node_modules", "build", "dist", ".tox", "test", "tests",
+)  # fmt: skip
+_UNHASHED_SUFFIXES = (".pyc", ".pyo")
+_UNHASHED_NAMES = (HASH_FILE, ".DS_Store", "Thumbs.db")
+_PRELOADED = re.compile(r"\b(?:LD_PRELOAD|LD_AUDIT|PYTHONPATH)\b|(?<![^\s/])(?:eatmydata|nocache)(?!\S)")
+"""Variables and programs that run code other than the image's in the benchmark's processes."""
 
 
 def code_images(result: Result[Any]) -> Iterator[Finding]:
     """Every call of a result names its code image, which is in the tree and the same for all calls."""
     in_tree = _image_hashes(result.path)
-    named = {leaf.path: _image_named(leaf) for leaf in result.leaves}
+    named = {call.path: _image_named(call) for call in result.calls}
     for path, image in named.items():
         if in_tree and image is None:
             yield by_rule_at(path, "code.image", f"no {POINTER}, or an empty one")
@@ -38,14 +49,14 @@ def code_images(result: Result[Any]) -> Iterator[Finding]:
     images = sorted({image for image in named.values() if image is not None})
     if len(images) > 1:
         seen = f"{len(images)} images of the code in one result: {', '.join(image[:8] for image in images)}"
-        yield by_rule_at(os.path.dirname(result.leaves[0].path), "code.mixed", seen)
+        yield by_rule_at(os.path.dirname(result.calls[0].path), "code.mixed", seen)
 
 
-def _image_named(leaf: CallRecords) -> str | None:
+def _image_named(call: CallRecords) -> str | None:
     """Return the hash of the code image that a call names as `md5:HASH` or HASH; None if it names none."""
-    if POINTER not in leaf.files:
+    if POINTER not in call.files:
         return None
-    pointer = (read_text(os.path.join(leaf.path, POINTER), []) or "").strip()
+    pointer = (read_text(os.path.join(call.path, POINTER), []) or "").strip()
     return pointer.rpartition(":")[2] or None
 
 
@@ -65,11 +76,9 @@ def changed_images(submission: Submission) -> Iterator[Finding]:
 
 
 def tree_hashes(folder: str) -> set[str]:
-    """Return both md5-tree hashes of a folder: by the rules' text and by the tool.
-
-    The text (2.1.6 of v3.0) leaves out every name that begins with a dot, the tool only some top-level folders.
-    """
-    by_text, by_tool = hashlib.md5(usedforsecurity=False), hashlib.md5(usedforsecurity=False)
+    """Return the md5-tree hashes of a folder: by the text of v3.0's rules (2.1.6), and by v3.0's tool."""
+    by_text = hashlib.md5(usedforsecurity=False)
+    by_tool = hashlib.md5(usedforsecurity=False)
     for name in sorted(_hashed_files(folder), key=os.fsencode):
         content = read_untrusted(os.path.join(folder, name), LARGEST_BYTES)
         parts = name.split("/")
@@ -78,17 +87,6 @@ def tree_hashes(folder: str) -> set[str]:
         if parts[0] not in _UNHASHED_FOLDERS or len(parts) == 1:
             by_tool.update(os.fsencode(name) + content)
     return {by_text.hexdigest(), by_tool.hexdigest()}
-
-
-_UNHASHED_FOLDERS = frozenset(
-    {
-        *(".git", ".idea", ".vscode", ".claude", ".agent", ".agents", ".roo", ".planning", ".gsd-tmp"),
-        *("__pycache__", ".pytest_cache", ".venv", "node_modules", "build", "dist", ".tox", "test", "tests"),
-    }
-)
-"""Top-level folders that the tool leaves out of its hash."""
-_UNHASHED_SUFFIXES = (".pyc", ".pyo")
-_UNHASHED_NAMES = frozenset({HASH_FILE, ".DS_Store", "Thumbs.db"})
 
 
 def _hashed_files(folder: str) -> Iterator[str]:
@@ -111,10 +109,12 @@ def _image_hashes(path: str) -> set[str] | None:
 
 def _recorded_hashes(submission: str) -> dict[str, str | None]:
     """Return folder -> recorded hash, for all code images that a submission's runs may name."""
-    root, organisation = os.path.dirname(os.path.dirname(submission)), os.path.basename(submission)
+    root = os.path.dirname(os.path.dirname(submission))
+    organisation = os.path.basename(submission)
     hashes = {}
     for pool in (os.path.join(root, organisation), os.path.join(root, "code-images"), submission):
-        for image in sorted(os.listdir(pool)) if os.path.isdir(pool) else ():
+        images = sorted(os.listdir(pool)) if os.path.isdir(pool) else []
+        for image in images:
             file = os.path.join(pool, image, HASH_FILE)
             if os.path.isfile(file):
                 hashes[os.path.join(pool, image)] = text(value_at(read_json(file, []), "hash"))
@@ -123,34 +123,36 @@ def _recorded_hashes(submission: str) -> dict[str, str | None]:
 
 def provenance(result: Result[Any]) -> Iterator[Finding]:
     """A call has the provenance.json that its metadata mention; it names the code and workload that ran (PROV-01)."""
-    for leaf in result.leaves:
-        if PROVENANCE not in leaf.files:
-            if leaf.metadata.get("provenance_file"):
-                yield by_rule_at(leaf.path, "provenance.broken", f"the metadata mention {PROVENANCE}, which is missing")
+    for call in result.calls:
+        if PROVENANCE not in call.files:
+            if call.metadata.get("provenance_file"):
+                yield by_rule_at(call.path, "provenance.broken", f"the metadata mention {PROVENANCE}, which is missing")
             continue
         broken: list[Finding] = []
-        content = mapping(read_json(os.path.join(leaf.path, PROVENANCE), broken))
-        yield from with_path(leaf.path, broken)
-        yield from _provenance_matches(leaf, result, content)
+        content = mapping(read_json(os.path.join(call.path, PROVENANCE), broken))
+        yield from with_path(call.path, broken)
+        yield from _provenance_matches(call, result, content)
 
 
-def _provenance_matches(leaf: CallRecords, result: Result[Any], provenance: Mapping[str, Any]) -> Iterator[Finding]:
+def _provenance_matches(call: CallRecords, result: Result[Any], provenance: Mapping[str, Any]) -> Iterator[Finding]:
     missing = [key for key in (_EDITION, "tool", "dlio", "core_config") if not provenance.get(key)]
     if missing:
-        yield by_rule_at(leaf.path, "provenance.broken", f"{PROVENANCE} without {', '.join(missing)}")
-    image, pointer = text(value_at(provenance, "tool.code_image")), _image_named(leaf)
+        yield by_rule_at(call.path, "provenance.broken", f"{PROVENANCE} without {', '.join(missing)}")
+    image = text(value_at(provenance, "tool.code_image"))
+    pointer = _image_named(call)
     if image is not None and pointer is not None and image.rpartition(":")[2] != pointer:
-        yield by_rule_at(leaf.path, "provenance.differs", f"{PROVENANCE} names the code {image}, {POINTER} {pointer}")
+        yield by_rule_at(call.path, "provenance.differs", f"{PROVENANCE} names the code {image}, {POINTER} {pointer}")
     edition = text(provenance.get(_EDITION))
     if edition is not None and edition != result.edition.name:
         seen = f"{PROVENANCE} names edition {edition}, the run is judged by {result.edition.name}"
-        yield by_rule_at(leaf.path, "provenance.differs", seen)
-    recorded, config = text(value_at(provenance, "core_config.hash")), leaf.setup.config
+        yield by_rule_at(call.path, "provenance.differs", seen)
+    recorded = text(value_at(provenance, "core_config.hash"))
+    config = call.setup.config
     if config and recorded not in (None, "unknown"):
         computed = core_config_hash(config, checkpointing=result.benchmark == "checkpointing")
         if computed != recorded:
             seen = f"{PROVENANCE} has the core-config-v1 hash {recorded}, config.yaml gives {computed}"
-            yield by_rule_at(leaf.path, "provenance.differs", seen)
+            yield by_rule_at(call.path, "provenance.differs", seen)
 
 
 def manifest(submission: Submission) -> Iterator[Finding]:
@@ -168,7 +170,7 @@ def manifest(submission: Submission) -> Iterator[Finding]:
     in_tree = set(_run_folders(submission.path))
     if listed != in_tree:
         unlisted = ", ".join(sorted(in_tree - listed)[:2]) or "none"
-        missing = ", ".join(sorted(str(leaf) for leaf in listed - in_tree)[:2]) or "none"
+        missing = ", ".join(sorted(str(folder) for folder in listed - in_tree)[:2]) or "none"
         yield by_rule_at(path, "submission.manifest", f"not listed: {unlisted}; listed but missing: {missing}")
     edition = content.get(_EDITION)
     if edition is not None and str(edition) != submission.edition.name:
@@ -187,26 +189,22 @@ def _run_folders(organisation: str) -> Iterator[str]:
                 yield path
 
 
-_PRELOADED = re.compile(r"\b(?:LD_PRELOAD|LD_AUDIT|PYTHONPATH)\b|(?<![^\s/])(?:eatmydata|nocache)(?!\S)")
-"""Variables and programs that run code other than the image's in the benchmark's processes."""
-
-
-def no_other_code(leaf: CallRecords, _: Result[Any]) -> Iterator[Finding]:
+def no_other_code(call: CallRecords, _: Result[Any]) -> Iterator[Finding]:
     """No command loads code before the benchmark's: it could switch off syncing, or serve reads from memory."""
-    preloaded = {match[0] for command in leaf.all_commands for match in _PRELOADED.finditer(command)}
+    preloaded = {match[0] for command in call.all_commands for match in _PRELOADED.finditer(command)}
     if preloaded:
         # PYTHONPATH can name another DLIO, but usually a cluster's launcher only passes it on.
         severity: Severity = "warning" if preloaded == {"PYTHONPATH"} else "error"
         yield by_rule("command.preload", f"{', '.join(sorted(preloaded))} in the executed commands", severity=severity)
 
 
-def own_dlio(leaf: CallRecords, result: Result[Any]) -> Iterator[Finding]:
+def own_dlio(call: CallRecords, result: Result[Any]) -> Iterator[Finding]:
     """CLOSED runs the DLIO that comes with the tool: neither dlemu instead, nor a DLIO from the submitter's path."""
     if not result.closed:
         return
-    if leaf.phase == "run" and LOG in leaf.files and names_dlemu(os.path.join(leaf.path, LOG)):
+    if call.phase == "run" and LOG in call.files and names_dlemu(os.path.join(call.path, LOG)):
         yield by_rule("tool.other", "dlio.log says that dlemu ran as a drop-in replacement for DLIO")
-    path = text(leaf.args.get("dlio_bin_path"))
+    path = text(call.args.get("dlio_bin_path"))
     if path:
         yield by_rule("tool.path", f"args.dlio_bin_path is {path}")
 

@@ -1,11 +1,11 @@
 """Finds the submissions, results and calls below a folder, whether or not it has mlpstorage's layout.
 
 A *submission* is one organisation's folder in one division. A *result* is the calls of one workload or model on one
-system. The layout of mlpstorage is DIVISION/ORG/results/SYSTEM/training/MODEL/PHASE/TIME, where TIME is a *leaf*: the
-folder of one call.
+system. mlpstorage writes the files of each call into DIVISION/ORG/results/SYSTEM/training/MODEL/PHASE/TIME, a *leaf*
+in its rules.
 
-The leaves of a tree vote for its edition (2.0 or 3.0): by the edition that their metadata name, and by files and keys
-that only one edition's tool writes. So a leaf without metadata is judged by the same edition as the others.
+The calls in a tree vote for its edition (2.0 or 3.0): by the edition that their metadata name, and by files and keys
+that only one edition's tool writes. So a call without metadata is judged by the same edition as the others.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_all, find_runs
 from dlemu.contrib.mlperf.audit.call_records import PHASES, CallRecords, read_call_records, stamp_of
-from dlemu.contrib.mlperf.audit.checkpoint_leaf import CheckpointLeaf, read_checkpoint_leaf
-from dlemu.contrib.mlperf.audit.kv_leaf import KvLeaf, read_kv_leaf
+from dlemu.contrib.mlperf.audit.checkpoint_call import CheckpointCall, read_checkpoint_call
+from dlemu.contrib.mlperf.audit.kv_call import KvCall, read_kv_call
 from dlemu.contrib.mlperf.audit.run_settings import Printed
 from dlemu.contrib.mlperf.audit.tolerant import folders_in, integer, text
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, MEASURED_RUNS, Edition, Reading, edition_rules, newest_edition
@@ -28,20 +29,23 @@ from dlemu.contrib.mlperf.rules.training import Division
 from dlemu.extend import UserError
 
 DIVISIONS = ("closed", "open")
-TRAINING, CHECKPOINTING, KV_CACHE = "training", "checkpointing", "kv_cache"
+TRAINING = "training"
+CHECKPOINTING = "checkpointing"
+KV_CACHE = "kv_cache"
 CATEGORIES = (CHECKPOINTING, "vector_database", KV_CACHE)
 """The benchmarks other than training, by the names of their folders; vector_database is not checked."""
+_READERS: Mapping[str, Callable[[str], CallRecords]] = {CHECKPOINTING: read_checkpoint_call, KV_CACHE: read_kv_call}
 REHEARSAL = "rehearsal.json"  # record of `dlemu mlperf run` in its folder
 _EDITION_KEYS = {
     "3.0": ("invocation_start_time", "system_info", "data_access_protocol", "systemname", "provenance_file"),
     "2.0": ("run_result_output",),
 }
 """Edition -> keys of the metadata, or of its `args`, that only this edition's tool writes."""
-_V3_FILES = (".mlps-code-image", "fs_separation.json", "provenance.json")  # only v3.0's tool writes them into a leaf
+_V3_FILES = (".mlps-code-image", "fs_separation.json", "provenance.json")  # only v3.0's tool writes them into a call
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leaf(CallRecords):
+class TrainingCall(CallRecords):
     """One training run, or one datasize or datagen call."""
 
     run: AuditedRun | None = None
@@ -65,41 +69,40 @@ class Leaf(CallRecords):
         return text(self.section("dataset").get("data_folder")) or text(self.args.get("data_dir"))
 
 
-AnyLeaf = TypeVar("AnyLeaf", bound=CallRecords, covariant=True)
+AnyCall = TypeVar("AnyCall", bound=CallRecords, covariant=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result(Generic[AnyLeaf]):
+class Result(Generic[AnyCall]):
     """The calls of one workload or model on one system."""
 
     path: str  # the folder that holds the runs
     benchmark: str  # `training`, or one of CATEGORIES
     edition: Edition
     division: Division
-    leaves: tuple[AnyLeaf, ...]  # the calls, in order of their phases and names
+    calls: tuple[AnyCall, ...]  # in order of their phases and names
     phased: bool = True
     """Whether it has mlpstorage's layout, `training/MODEL/{datasize,datagen,run}/TIME`; else it is a single run."""
 
     @property
     def closed(self) -> bool:
-        """Whether the rules of CLOSED apply."""
         return self.division == "closed"
 
-    def in_phase(self, phase: str) -> tuple[AnyLeaf, ...]:
-        return tuple(leaf for leaf in self.leaves if leaf.phase == phase)
+    def in_phase(self, phase: str) -> tuple[AnyCall, ...]:
+        return tuple(call for call in self.calls if call.phase == phase)
 
     @property
-    def runs(self) -> tuple[AnyLeaf, ...]:
-        """The calls that measured, rather than made data."""
+    def runs(self) -> tuple[AnyCall, ...]:
+        """The calls that measured, not those that generated data."""
         return self.in_phase("run")
 
     @property
-    def warm_up(self) -> AnyLeaf | None:
+    def warm_up(self) -> AnyCall | None:
         """The first run, if there are more runs than a result measures; else None."""
         return self.runs[0] if len(self.runs) > MEASURED_RUNS else None
 
     @property
-    def measured(self) -> tuple[AnyLeaf, ...]:
+    def measured(self) -> tuple[AnyCall, ...]:
         """All runs except the warm-up."""
         return self.runs if self.warm_up is None else self.runs[1:]
 
@@ -116,10 +119,11 @@ class Result(Generic[AnyLeaf]):
         return name if is_named else ""
 
 
-CheckpointResult = Result[CheckpointLeaf]
-KvResult = Result[KvLeaf]
-Rules = tuple[Callable[[Result[AnyLeaf]], Iterator[Finding]], ...]
-"""Functions, each of which yields the findings of its rules on one result; a missing fact breaks no rule."""
+TrainingResult = Result[TrainingCall]
+CheckpointResult = Result[CheckpointCall]
+KvResult = Result[KvCall]
+Rules = tuple[Callable[[Result[AnyCall]], Iterator[Finding]], ...]
+"""Functions that yield the findings of their rules on one result; a missing fact breaks no rule."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,16 +152,16 @@ class Contents:
 
 def find_results(root: str, edition: str | None, division: Division | None, reading: Reading) -> Contents:
     """Return the results below a folder; `edition` and `division`, if given, replace those that the tree shows."""
-    workloads, calls = _call_folders(root)
+    workloads, call_folders = _call_folders(root)
     findings = [
         by_rule_at(path, "run.other", f"a run of {benchmark}: not checked")
-        for path, benchmark in calls
+        for path, benchmark in call_folders
         if benchmark not in _READERS
     ]
-    results = [*_training_results(root, workloads, findings), *_other_results(calls)]
+    results = [*_training_results(root, workloads, findings), *_other_results(call_folders)]
     if division:
         results = [replace(result, division=division) for result in results]
-    if not results and not calls:
+    if not results and not call_folders:
         findings.append(by_rule_at(root, "tree.empty", "no run of any benchmark below"))
     by_tree: dict[str, list[Result[Any]]] = {}
     for result in results:
@@ -173,25 +177,25 @@ def _call_folders(root: str) -> tuple[list[str], list[tuple[str, str]]]:
     A workload's folder holds phases, even if none of these has a run that can be audited. The other calls are in
     CATEGORY/.../TIME: `checkpointing/MODEL/TIME`, `kv_cache/MODEL/run/TIME`.
     """
-    workloads, calls = [], []
+    workloads, call_folders = [], []
     for folder, subfolders, names in os.walk(root):
         if REHEARSAL in names:
             raise UserError(f"{folder} is a rehearsal of dlemu: check it by itself, `dlemu mlperf check {folder}`")
         category = category_of(folder)
         if category is not None and stamp_of(os.path.basename(folder)) is not None:
-            calls.append((folder, category))
+            call_folders.append((folder, category))
             subfolders.clear()
         elif _holds_phases(folder):
             workloads.append(folder)
             subfolders.clear()
         subfolders[:] = sorted(name for name in subfolders if not name.startswith(".") and name != "code")
-    return workloads, calls
+    return workloads, call_folders
 
 
-def _training_results(root: str, workloads: Sequence[str], findings: list[Finding]) -> Iterator[Result[Leaf]]:
+def _training_results(root: str, workloads: Sequence[str], findings: list[Finding]) -> Iterator[TrainingResult]:
     """Yield the results of training, sorted by path; append a finding for each run of an unknown benchmark."""
     paths = [os.path.join(workload, "run") for workload in workloads]
-    # (path, phased) of a result -> its audited runs by folder; a run outside of phases is a result of its own.
+    # (path, phased) of a result -> folder -> audited run; a run that is in no phase is a result of its own.
     audited: dict[tuple[str, bool], dict[str, AuditedRun]] = {(path, True): {} for path in paths}
     for run in audit_all(find_runs([root])):
         if category_of(run.path) is not None:
@@ -203,45 +207,43 @@ def _training_results(root: str, workloads: Sequence[str], findings: list[Findin
         phased = run.path != root and os.path.basename(parent) == "run" and _holds_phases(os.path.dirname(parent))
         audited.setdefault((parent if phased else run.path, phased), {})[run.path] = run
     for (path, phased), runs in sorted(audited.items()):
-        calls = [("run", path)]
+        phase_folders = [("run", path)]
         if phased:
             workload = os.path.dirname(path)
-            calls = [
+            phase_folders = [
                 (phase, os.path.join(workload, phase, name))
                 for phase in PHASES
                 for name in folders_in(os.path.join(workload, phase))
             ]
-        leaves = []
-        for phase, folder in calls:
+        calls = []
+        for phase, folder in phase_folders:
             audited_run = runs.get(folder)
             setup = audited_run.setup if audited_run else None
-            leaves.append(Leaf(**vars(read_call_records(folder, setup, phase)), run=audited_run))
-        yield _without_edition(path, TRAINING, tuple(leaves), phased=phased)
+            calls.append(TrainingCall(**vars(read_call_records(folder, setup, phase)), run=audited_run))
+        yield _without_edition(path, TRAINING, tuple(calls), phased=phased)
 
 
-_READERS: Mapping[str, Callable[[str], CallRecords]] = {CHECKPOINTING: read_checkpoint_leaf, KV_CACHE: read_kv_leaf}
-
-
-def _other_results(calls: Sequence[tuple[str, str]]) -> Iterator[Result[Any]]:
+def _other_results(call_folders: Sequence[tuple[str, str]]) -> Iterator[Result[Any]]:
     """Yield a result for each folder that holds calls of a benchmark other than training."""
     for benchmark, read in _READERS.items():
-        leaves_in: dict[str, list[CallRecords]] = {}
-        for folder in sorted(folder for folder, category in calls if category == benchmark):
+        calls_in: dict[str, list[CallRecords]] = {}
+        for folder in sorted(folder for folder, category in call_folders if category == benchmark):
             path = os.path.dirname(folder)
             if benchmark == KV_CACHE and os.path.basename(path) in PHASES:
                 path = os.path.dirname(path)
-            leaves_in.setdefault(path, []).append(read(folder))
-        for path, leaves in sorted(leaves_in.items()):
-            divisions = [leaf.metadata.get("verification") for leaf in leaves] if benchmark == CHECKPOINTING else []
-            yield _without_edition(path, benchmark, tuple(leaves), divisions)
+            calls_in.setdefault(path, []).append(read(folder))
+        for path, calls in sorted(calls_in.items()):
+            divisions = [call.metadata.get("verification") for call in calls] if benchmark == CHECKPOINTING else []
+            yield _without_edition(path, benchmark, tuple(calls), divisions)
 
 
 def _without_edition(
-    path: str, benchmark: str, leaves: tuple[Any, ...], divisions: Sequence[object] = (), phased: bool = True
+    path: str, benchmark: str, calls: tuple[Any, ...], divisions: Sequence[object] = (), phased: bool = True
 ) -> Result[Any]:
-    """Return a result with a provisional edition, which `find_results` replaces: all leaves of its tree vote for it."""
-    division, edition = division_of(path, *divisions), EDITIONS["3.0"]
-    return Result(path=path, benchmark=benchmark, edition=edition, division=division, leaves=leaves, phased=phased)
+    """Return a result with a provisional edition; `find_results` replaces it, once all calls of its tree have voted."""
+    edition = EDITIONS["3.0"]
+    division = division_of(path, *divisions)
+    return Result(path=path, benchmark=benchmark, edition=edition, division=division, calls=calls, phased=phased)
 
 
 def _holds_phases(folder: str) -> bool:
@@ -269,15 +271,13 @@ def division_index(folders: Sequence[str]) -> int | None:
 
     An organisation, or a folder above the tree, may be named closed or open, too.
     """
-    candidates = [index for index, name in enumerate(folders) if name.lower() in DIVISIONS]
-    return max(candidates, key=lambda index: (folders[index + 2 : index + 3] == ["results"], index), default=None)
+    indexes = [index for index, name in enumerate(folders) if name.lower() in DIVISIONS]
+    above_results = [index for index in indexes if folders[index + 2 : index + 3] == ["results"]]
+    return max(above_results or indexes, default=None)
 
 
 def _tree_of(result: Result[Any], root: str) -> str:
-    """Return the root of the tree of a result: the folder above its division, or else `root`.
-
-    A single run that is in no division is a tree of its own.
-    """
+    """Return the folder above a result's division; without one, `root`, or the result's own folder for a single run."""
     folders = os.path.relpath(result.path, root).split(os.sep)
     division = division_index(folders)
     if division is not None:
@@ -288,40 +288,42 @@ def _tree_of(result: Result[Any], root: str) -> str:
 def _edition_of(results: Sequence[Result[Any]], requested: str | None, reading: Reading) -> Edition:
     """Return the edition of a tree with these results: the one requested, or else the one with most votes."""
     votes: Counter[str] = Counter()
-    for leaf in (leaf for result in results for leaf in result.leaves):
-        for edition, weight in _votes(leaf):
+    for call in chain.from_iterable(result.calls for result in results):
+        for edition, weight in _votes(call):
             votes[edition] += weight
     default = "3.0" if any(result.phased for result in results) else "2.0"
     elected = max(votes, key=lambda edition: (votes[edition], edition), default=default)
     return edition_rules(requested or elected, reading)
 
 
-def _votes(leaf: CallRecords) -> Iterator[tuple[str, int]]:
-    """Yield (edition, weight): what the metadata name weighs most, the workload and accelerator least."""
-    named = _named_edition(leaf)
+def _votes(call: CallRecords) -> Iterator[tuple[str, int]]:
+    """Yield (edition, weight): the edition named in the metadata weighs most, that of the workload least."""
+    named = _named_edition(call)
     if named in EDITIONS:
         yield named, 3
     for edition, keys in _EDITION_KEYS.items():
-        if any(key in leaf.metadata or key in leaf.args for key in keys):
+        if any(key in call.metadata or key in call.args for key in keys):
             yield edition, 2
-    yield from (("3.0", 2) for name in _V3_FILES if name in leaf.files)
-    newest = newest_edition(leaf.setup.workload or "", leaf.setup.accelerator or "")
+    for name in _V3_FILES:
+        if name in call.files:
+            yield "3.0", 2
+    newest = newest_edition(call.setup.workload or "", call.setup.accelerator or "")
     if newest is not None:
         yield newest.name, 1
 
 
-def _named_edition(leaf: CallRecords) -> str:
+def _named_edition(call: CallRecords) -> str:
     """Return the edition that the metadata name; empty if they name none."""
-    return text(leaf.metadata.get("rules_edition")) or text(leaf.metadata.get("edition")) or ""
+    return text(call.metadata.get("rules_edition")) or text(call.metadata.get("edition")) or ""
 
 
 def other_editions(result: Result[Any]) -> Iterator[Finding]:
-    """Report the leaves whose metadata name an edition other than their tree's."""
-    for leaf in result.leaves:
-        named = _named_edition(leaf)
+    """Report the calls whose metadata name an edition other than their tree's."""
+    for call in result.calls:
+        named = _named_edition(call)
         if named and named != result.edition.name:
             seen = f"the metadata name edition {named}, the whole tree was judged to be {result.edition.name}"
-            yield by_rule_at(leaf.path, "edition.differs", seen)
+            yield by_rule_at(call.path, "edition.differs", seen)
 
 
 def submissions(root: str, edition: Edition, division: Division | None) -> list[Submission]:

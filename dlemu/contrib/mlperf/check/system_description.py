@@ -36,7 +36,7 @@ def check_systems(submission: Submission, calls: Sequence[CallRecords]) -> Itera
         return
     systems = set(folders_in(results))
     names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
-    descriptions = {_stem(name): name for name in reversed(names) if _file_kind(name) == "text"}
+    descriptions = {_stem(name): name for name in reversed(names) if _file_kind(name) == "text"}  # the first by name
     pdfs = {_stem(name) for name in names if _file_kind(name) == "pdf"}
     for name in names:
         path = os.path.join(folder, name)
@@ -46,8 +46,10 @@ def check_systems(submission: Submission, calls: Sequence[CallRecords]) -> Itera
             yield from _read_description(path)[1]
     for stem in sorted(pdfs - descriptions.keys()):
         yield by_rule_at(os.path.join(folder, f"{stem}.pdf"), "systems.files", f"{stem}.pdf without {stem}.yaml")
-    for stem in sorted(descriptions.keys() - systems) if submission.edition.checks_tree else ():
-        yield by_rule_at(folder, "systems.missing", f"systems/{stem} without results/{stem}", fix=f"add results/{stem}")
+    if submission.edition.checks_tree:
+        for stem in sorted(descriptions.keys() - systems):
+            seen = f"systems/{stem} without results/{stem}"
+            yield by_rule_at(folder, "systems.missing", seen, fix=f"add results/{stem}")
     for system in sorted(systems):
         kinds = (("yaml", descriptions), ("pdf", pdfs))
         missing = [f"{system}.{suffix}" for suffix, stems in kinds if system not in stems]
@@ -61,10 +63,9 @@ def check_systems(submission: Submission, calls: Sequence[CallRecords]) -> Itera
 
 @dataclass(frozen=True)
 class StatedLimit:
-    """A limit on each host's memory that a system description states."""
+    """A limit on each host's memory that the system description at `path` states."""
 
     path: str
-    """Path of the description."""
     memory_gib: float
 
 

@@ -19,14 +19,14 @@ from dlemu.contrib.mlperf.rules import core_config
 from dlemu.contrib.mlperf.rules.core_config import CORE_SECTIONS, NEVER_SET, canonical
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, OPEN_OVERRIDES, PREFETCH_SIZES, Edition, Official
 from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule, first_few, unapplied
-from dlemu.contrib.mlperf.rules.training import GIB, STEPS_PER_EPOCH, Division, override_keys, smallest_dataset
+from dlemu.contrib.mlperf.rules.training import GIB, STEPS_PER_EPOCH, Division, smallest_dataset
 
 Settings = Mapping[str, Any]
 """All settings of a run, as returned by `core_config.effective`; empty where its configuration is not known."""
 _ODIRECT_WORKLOADS = ("unet3d",)  # workloads that may set `reader.odirect`
 _SETTINGS_RULES = ("settings.changed", "workload.differs", "workflow.checkpoint")
-"""Rules whose findings name the setting that differs; only where they find none is the hash compared."""
-_MAX_UNKNOWN_KEYS = 4  # reported keys that DLIO lacks: a file may have any number of them
+"""Rules whose findings name the setting that differs; the hash is compared only if they find nothing."""
+_MAX_UNKNOWN_KEYS = 4  # as many keys that DLIO lacks are reported: a file may have any number of them
 _DURATIONS = ("train.computation_time.", "reader.preprocess_time.")  # prefixes of the parameters of a random time
 _IN_WORKLOAD_FILES = ("model.name", "model.type", "model.model_size", "workflow.checkpoint", "workflow.profiling")
 """Further core settings that workload files have."""
@@ -37,11 +37,11 @@ def check_run(
 ) -> list[Finding]:
     """Return the findings of an edition's rules on one run; a single one if the edition lacks the workload.
 
-    A rule is reported as unapplied if neither the settings nor the summary have a fact that it needs. The hash of a
-    configuration by dlemu is not compared: it includes keys that DLIO does not have.
+    A rule is reported as unapplied if neither the settings nor the summary have a fact that it needs. A configuration
+    that dlemu wrote has keys that DLIO lacks, so its hash is not compared.
     """
     workload = setup.workload or printed.model or "a workload without a name"
-    official = edition.official(workload, setup.accelerator or "")
+    official = edition.officials.get((workload, setup.accelerator or ""))
     if official is None:
         return [_unknown_workload(edition, workload, setup.accelerator)]
     # OPEN may change the number of samples in a file, on which the required number of files depends.
@@ -63,7 +63,7 @@ def check_run(
 
 
 def _unknown_workload(edition: Edition, workload: str, accelerator: str | None) -> Finding:
-    others = [other.name for other in EDITIONS.values() if other.official(workload, accelerator or "")]
+    others = [each.name for each in EDITIONS.values() if (workload, accelerator or "") in each.officials]
     seen = f"{workload} on {accelerator or 'an unnamed accelerator'}"
     workloads = ", ".join(sorted({workload for workload, _ in edition.officials}))
     fix = f"it belongs to {' and '.join(others)}" if others else "no edition has this pair"
@@ -79,7 +79,7 @@ def _dataset(edition: Edition, official: Official, files: int | None, printed: P
         if files is not None and accelerators is not None:
             yield from _steps(official, files, accelerators)
         return
-    # With another than the official batch size, the advice would be for a run that breaks `settings.changed`.
+    # The official batch size: a run with another one breaks `settings.changed`, whatever its dataset.
     bound = smallest_dataset(official, official.batch_size, accelerators, memory_gib * GIB)
     if files >= bound.advised_files:
         return
@@ -101,22 +101,24 @@ def _dataset(edition: Edition, official: Official, files: int | None, printed: P
 
 
 def _steps(official: Official, files: int, accelerators: int) -> Iterator[Finding]:
-    samples, per_step = files * official.samples_per_file, official.batch_size * accelerators
-    if math.ceil(samples / per_step) < STEPS_PER_EPOCH:
-        fix = f"at least {math.ceil(STEPS_PER_EPOCH * per_step / official.samples_per_file):,} files"
-        yield by_rule("dataset.steps", f"{samples // per_step:,} steps per epoch", f"{STEPS_PER_EPOCH} or more", fix)
+    """Each accelerator takes enough steps in an epoch."""
+    samples, step_samples = files * official.samples_per_file, official.batch_size * accelerators
+    if math.ceil(samples / step_samples) < STEPS_PER_EPOCH:
+        fix = f"at least {math.ceil(STEPS_PER_EPOCH * step_samples / official.samples_per_file):,} files"
+        seen = f"{samples // step_samples:,} steps per epoch"
+        yield by_rule("dataset.steps", seen, f"{STEPS_PER_EPOCH} or more", fix)
 
 
 def _fixed_settings(official: Official, setup: Setup) -> Iterator[Finding]:
-    """Compare the settings that neither division may override."""
-    pairs: tuple[tuple[str, float | None, float], ...] = (
+    """The settings that neither division may override are official."""
+    fixed: tuple[tuple[str, float | None, float], ...] = (
         ("reader.batch_size", setup.batch_size, official.batch_size),
         ("train.computation_time", setup.computation_seconds, official.computation_seconds),
         ("train.epochs", setup.epochs, official.epochs),
         ("dataset.record_length_bytes", setup.record_bytes, official.record_bytes),
     )
-    yield from unapplied("settings.changed", {key: value for key, value, _ in pairs} | {"metric.au": setup.config})
-    for key, value, expected in pairs:
+    yield from unapplied("settings.changed", {key: value for key, value, _ in fixed} | {"metric.au": setup.config})
+    for key, value, expected in fixed:
         # Older versions of DLIO wrote record lengths without their fraction.
         if value is not None and not math.isclose(value, expected, rel_tol=1e-5):
             yield _changed(key, f"{value:.10g}", f"{expected:.10g}")
@@ -125,29 +127,27 @@ def _fixed_settings(official: Official, setup: Setup) -> Iterator[Finding]:
 
 
 def _core_settings(official: Official, settings: Settings, division: Division) -> Iterator[Finding]:
-    """Compare the other core settings, those that no workload sets, and those that decide which steps AU counts."""
+    """All settings that define the workload are official, as are those that change what AU measures."""
     if not settings:
         yield from unapplied("workload.differs", {"configuration": None})
         return
     samples = {"dataset.num_samples_per_file": official.samples_per_file}
     for key, expected in {**NEVER_SET, **core_config.DEFAULTS, **official.settings, **samples}.items():
         value = settings.get(key)
-        if value is None:  # A setting that no workload sets has DLIO's default.
+        if value is None:  # a setting that no workload sets has DLIO's default
             value = NEVER_SET.get(key)
-        if key == "train.total_training_steps" and isinstance(value, int) and value <= 0:
-            continue  # no limit
-        if key.startswith("checkpoint.") and settings.get("workflow.checkpoint") is not True:
-            continue  # no checkpoint is saved
-        if division == "open" and key in OPEN_OVERRIDES:
-            continue
-        if not _same(value, expected):
+        is_no_limit = key == "train.total_training_steps" and isinstance(value, int) and value <= 0
+        is_unused = key.startswith("checkpoint.") and settings.get("workflow.checkpoint") is not True
+        is_allowed = division == "open" and key in OPEN_OVERRIDES
+        if not (is_no_limit or is_unused or is_allowed or _same(value, expected)):
             yield by_rule("workload.differs", f"{key}={value}", f"{key}={expected}", f"leave {key} unchanged")
     if division == "closed":
         unknown = (key for key in settings if not key.startswith(CORE_SECTIONS) and not is_known(key))
         for key in islice(unknown, _MAX_UNKNOWN_KEYS):
             yield by_rule("workload.differs", f"{key}={settings[key]}", f"no {key}")
     for key, value in settings.items():
-        if key.startswith("output.metric.exclude_") and value != (1 if "start" in key else 0):
+        dlio_default = 1 if "start" in key else 0
+        if key.startswith("output.metric.exclude_") and value != dlio_default:
             yield _changed(key, str(value), "DLIO's own: it decides which steps AU counts")
         if key.startswith(_DURATIONS) and value != "normal":  # mean and deviation have keys of their own
             yield _changed(key, str(value), "a mean")
@@ -157,7 +157,7 @@ def _core_settings(official: Official, settings: Settings, division: Division) -
 
 
 def _hash(official: Official, core_hash: str, settings: Settings) -> Iterator[Finding]:
-    """Compare the hash of all core settings, which also includes keys that no rule above compares."""
+    """The hash of all core settings, including keys that no rule above compares, is official."""
     if core_hash in official.core_configs:
         return
     compared = {*NEVER_SET, *official.settings, *core_config.SITE_KEYS, *_IN_WORKLOAD_FILES}
@@ -201,7 +201,7 @@ def _figures(official: Official, printed: Printed) -> Iterator[Finding]:
 def _overrides(edition: Edition, workload: str, setup: Setup, division: Division) -> Iterator[Finding]:
     """The division allows all settings that the command line overrides."""
     yield from unapplied("overrides.unknown", {"overrides of the command line": setup.overrides})
-    for key in override_keys(setup.overrides or ()):
+    for key in setup.overridden_keys:
         if key.startswith("workflow.") or key in edition.closed_overrides:
             continue
         if key in OPEN_OVERRIDES:

@@ -10,14 +10,13 @@ from typing import Any
 
 from dlemu.contrib.mlperf.audit.call_records import METADATA, PHASES, CallRecords, stamp_of
 from dlemu.contrib.mlperf.audit.tolerant import entries_of, folders_in, integer
-from dlemu.contrib.mlperf.check.submission_tree import CATEGORIES, TRAINING, Leaf, Result, Rules, Submission
+from dlemu.contrib.mlperf.check.submission_tree import CATEGORIES, TRAINING, Result, Rules, Submission, TrainingResult
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule, by_rule_at
 
 CONFIG_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
 RESULTS = "results.json"  # sums over the runs or calls of a result, in the folder above them (2.1.16, 2.1.22 of v3.0)
 CONFIG_FOLDER = "dlio_config"
 _RANK_FILES = ("R_output.json", "R_per_epoch_stats.json")  # files that every rank R writes, such as 0_output.json
-
 _DATAGEN_LOGS = ("training_datagen.stdout.log", "training_datagen.stderr.log")
 _RUN_LOGS = ("training_run.stdout.log", "training_run.stderr.log")
 _CHECKPOINT_LOGS = ("checkpointing_run.stdout.log", "checkpointing_run.stderr.log")
@@ -28,7 +27,7 @@ _REQUIRED_FILES = {
 }
 """(benchmark, phase) -> the files that a call needs beside dlio_config (2.1.14, 2.1.19, 2.1.25 of v3.0)."""
 ORGANISATION_NAME = re.compile(r"^[A-Za-z0-9._-]+$")
-_CODE_FOLDER = re.compile(r"^code(-[0-9a-f]+)?$")
+_CODE_FOLDER = re.compile(r"^code(-[0-9a-f]+)?$")  # a copy of the code that ran, as mlpstorage names it
 _FOLDERS_IN_CODE = frozenset({"dlio_benchmark", "mlpstorage", "mlpstorage_py", "storage-conf"})
 _FILES_IN_CODE = frozenset({"benchmark.sh", ".code-hash.json"})
 _ARCHIVES = (".tgz", ".tar.gz", ".zip", ".tar")
@@ -53,7 +52,7 @@ def linked_folders(root: str) -> Iterator[Finding]:
                 yield by_rule_at(path, "tree.link", seen, severity="warning")
 
 
-def phase_folders(result: Result[Leaf]) -> Iterator[Finding]:
+def phase_folders(result: TrainingResult) -> Iterator[Finding]:
     """training/MODEL has one folder for each phase and no others (2.1.12 of v3.0)."""
     if not result.phased:
         return
@@ -69,16 +68,16 @@ def phase_folders(result: Result[Leaf]) -> Iterator[Finding]:
         yield by_rule_at(workload, "files.phases", f"a folder {name}")
 
 
-def datagen_calls(result: Result[Leaf]) -> Iterator[Finding]:
+def datagen_calls(result: TrainingResult) -> Iterator[Finding]:
     """Datagen was called once, in a folder named by its time (2.1.13 of v3.0)."""
     folder = os.path.join(result.workload_folder, "datagen")
     calls = result.in_phase("datagen")
     if result.phased and os.path.isdir(folder) and len(calls) != 1:
-        names = ", ".join(leaf.name for leaf in calls) or "none"
+        names = ", ".join(call.name for call in calls) or "none"
         yield by_rule_at(folder, "files.datagen_count", f"{len(calls)} calls: {names}")
-    for leaf in calls:
-        if leaf.stamp is None:
-            yield by_rule_at(leaf.path, "files.datagen_stamp", f"a folder is named {leaf.name!r}")
+    for call in calls:
+        if call.stamp is None:
+            yield by_rule_at(call.path, "files.datagen_stamp", f"a folder is named {call.name!r}")
 
 
 def results_json(result: Result[Any]) -> Iterator[Finding]:
@@ -88,25 +87,25 @@ def results_json(result: Result[Any]) -> Iterator[Finding]:
         yield by_rule_at(result.path, rule, f"no {RESULTS}")
 
 
-def call_files(leaf: CallRecords, result: Result[Any]) -> Iterator[Finding]:
+def call_files(call: CallRecords, result: Result[Any]) -> Iterator[Finding]:
     """A call has the files that its edition's tool needs, none of them empty, and the files of all ranks."""
-    required = _REQUIRED_FILES.get((result.benchmark, leaf.phase))
+    required = _REQUIRED_FILES.get((result.benchmark, call.phase))
     if required is None:
         return
     if result.phased:
         if result.edition.checks_tree:
-            rule = "files.checkpoint" if result.benchmark == "checkpointing" else f"files.{leaf.phase}"
-            yield from _required_by_v3(leaf, rule, required)
-        elif (result.benchmark, leaf.phase) == ("training", "run"):
-            yield from _required_by_v2(leaf)
-        for name in leaf.files:
-            if name.endswith((".stdout.log", "dlio.log")) and not os.path.getsize(os.path.join(leaf.path, name)):
+            rule = "files.checkpoint" if result.benchmark == "checkpointing" else f"files.{call.phase}"
+            yield from _required_by_v3(call, rule, required)
+        elif (result.benchmark, call.phase) == ("training", "run"):
+            yield from _required_by_v2(call)
+        for name in call.files:
+            if name.endswith((".stdout.log", "dlio.log")) and not os.path.getsize(os.path.join(call.path, name)):
                 yield by_rule("files.empty", f"{name} has 0 bytes", severity="warning")
-    ranks = integer(leaf.summary.get("num_accelerators"))
-    if leaf.phase == "run" and ranks:
+    ranks = integer(call.summary.get("num_accelerators"))
+    if call.phase == "run" and ranks:
         for name in _RANK_FILES:
-            ranks_with_file = sum(_is_rank_file(file, name) for file in leaf.files)
-            if 0 < ranks_with_file < ranks:  # the published figures can't be recomputed from some ranks' files
+            ranks_with_file = sum(_is_rank_file(file, name) for file in call.files)
+            if 0 < ranks_with_file < ranks:  # published numbers can't be recomputed from the files of some ranks
                 yield by_rule("files.ranks", f"{name} of {ranks_with_file} of {ranks} ranks")
 
 
@@ -116,26 +115,26 @@ def _is_rank_file(file: str, name: str) -> bool:
     return rank.isdigit() and f"R_{suffix}" == name
 
 
-def _required_by_v3(leaf: CallRecords, rule: str, required: Sequence[str]) -> Iterator[Finding]:
+def _required_by_v3(call: CallRecords, rule: str, required: Sequence[str]) -> Iterator[Finding]:
     missing = []
     for name in required:
-        if not any(fnmatch(file, name) or _is_rank_file(file, name) for file in leaf.files):
+        if not any(fnmatch(file, name) or _is_rank_file(file, name) for file in call.files):
             missing.append(name)
     if missing:
         yield by_rule(rule, f"no {', '.join(missing)}")
-    folder = os.path.join(leaf.path, CONFIG_FOLDER)
+    folder = os.path.join(call.path, CONFIG_FOLDER)
     files = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     if files != list(CONFIG_FILES):
         yield by_rule(f"{rule}_config", f"{CONFIG_FOLDER} holds {', '.join(files) or 'nothing'}")
 
 
-def _required_by_v2(leaf: CallRecords) -> Iterator[Finding]:
+def _required_by_v2(call: CallRecords) -> Iterator[Finding]:
     """A run has one metadata file, by which mlpstorage v2.0 finds it, and its configuration in dlio_config."""
-    metadata_files = sum(name.endswith(METADATA) for name in leaf.files)
+    metadata_files = sum(name.endswith(METADATA) for name in call.files)
     if metadata_files != 1:
         yield by_rule("files.metadata", f"{metadata_files} files *{METADATA}")
     for name in ("config.yaml", "overrides.yaml"):
-        if not os.path.isfile(os.path.join(leaf.path, CONFIG_FOLDER, name)):
+        if not os.path.isfile(os.path.join(call.path, CONFIG_FOLDER, name)):
             yield by_rule("files.run_config", f"no {CONFIG_FOLDER}/{name}")
 
 
@@ -219,5 +218,5 @@ def holds_code(path: str, levels: int = _CODE_LEVELS) -> bool:
     return levels > 1 and any(holds_code(os.path.join(path, name), levels - 1) for name in folders)
 
 
-FILE_RULES: Rules[Leaf] = (phase_folders, datagen_calls, results_json)
+FILE_RULES: Rules[Any] = (phase_folders, datagen_calls, results_json)
 SUBMISSION_RULES = (submission_folders, submission_code, submission_categories, hidden_runs)

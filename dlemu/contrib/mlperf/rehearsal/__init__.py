@@ -4,7 +4,8 @@
 must be.
 """
 
-EDITION, DIVISION = "3.0", "closed"  # those that are rehearsed
+EDITION = "3.0"  # the edition and division that are rehearsed
+DIVISION = "closed"
 NOTE = (  # in every tree of a rehearsal, and in its files
     "A rehearsal by dlemu: neither mlpstorage nor DLIO ran. It predicts what they would show and is no submission;"
     " CLOSED results must come from mlpstorage and DLIO, unchanged."

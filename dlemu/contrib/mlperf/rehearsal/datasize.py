@@ -44,10 +44,10 @@ class Datasize:
     @property
     def overrides(self) -> tuple[str, ...]:
         """The advised settings of the dataset as overrides, for dlemu and for DLIO."""
-        words = [f"dataset.num_files_train={self.files}"]
+        overrides = [f"dataset.num_files_train={self.files}"]
         if self.subfolders:
-            words.append(f"dataset.num_subfolders_train={self.subfolders}")
-        return tuple(words)
+            overrides.append(f"dataset.num_subfolders_train={self.subfolders}")
+        return tuple(overrides)
 
 
 def datasize(
@@ -97,7 +97,7 @@ def datasize(
 def _edition(workload: Workload, name: str | None) -> tuple[Edition, Official]:
     model, accelerator = workload.model.name, workload.accelerator
     edition = newest_edition(model, accelerator) if name is None else EDITIONS[name]
-    official = edition.official(model, accelerator) if edition else None
+    official = edition.officials.get((model, accelerator)) if edition else None
     if edition and official:
         return edition, official
     choices = [f"v{each.name}: {', '.join(map(' on '.join, each.officials))}" for each in EDITIONS.values()]
@@ -139,10 +139,7 @@ class CheckpointDatasize:
 def checkpoint_datasize(
     workload: Workload, *, edition: str | None, hosts: int, memory_gib_per_host: float
 ) -> CheckpointDatasize:
-    """Return the sizes of a model's checkpoints, written by the workload's `ranks` processes on `hosts` hosts.
-
-    Raises UserError if the edition has no such model, or the model can't be split over this many ranks.
-    """
+    """Return the sizes of a model's checkpoints; UserError for an unknown one, or if `ranks` can't split it."""
     model = official_model(workload.model.name)
     if model is None or edition not in (None, *EDITIONS):
         models = ", ".join(each.workload for each in MODELS.values())
@@ -168,12 +165,14 @@ def _checkpoint_findings(
     model: OfficialModel, workload: Workload, size: checkpoint_plan.CheckpointSizes, hosts: int, edition: str
 ) -> Iterator[Finding]:
     """Report a model that is not official, apart from its name and number of replicas, and a wrong number of ranks."""
-    official, own = model.settings().model, workload.model
-    parallelism = replace(own.parallelism, data=official.parallelism.data)
-    if replace(own, name=official.name, parallelism=parallelism) != official:
-        seen = f"{own.name} differs from {model.name} in its dimensions or in how it is split over the ranks"
+    official = model.settings().model
+    requested = workload.model
+    parallelism = replace(requested.parallelism, data=official.parallelism.data)
+    if replace(requested, name=official.name, parallelism=parallelism) != official:
+        seen = f"{requested.name} differs from {model.name} in its dimensions or in how it is split over the ranks"
         yield by_rule("checkpoint.settings", seen, model.name, f"workload={model.workload}")
-    if size.ranks != model.ranks and not (edition == "2.0" and size.ranks == 8 and size.ranks_of_job == model.ranks):
+    is_subset = edition == "2.0" and size.ranks == 8 and size.ranks_of_job == model.ranks
+    if size.ranks != model.ranks and not is_subset:
         seen, wanted = f"{size.ranks} processes", f"{model.ranks} processes in CLOSED"
         yield by_rule("checkpoint.processes", seen, wanted, f"ranks={model.ranks}")
     if size.ranks / hosts < RANKS_PER_HOST:

@@ -32,7 +32,7 @@ class RehearsalPlan:
     organisation: str
     system: str
     workload: Workload
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     """Overrides for every run."""
     folder: str
     """The rehearsal's folder, with `tree/`, `runs/` and rehearsal.json."""
@@ -60,46 +60,47 @@ class RehearsalPlan:
         """Return the folder of a result: results/SYSTEM/BENCHMARK/MODEL of the submission."""
         return os.path.join(self.submission, "results", self.system, benchmark, model)
 
-    def run(self, words: Sequence[str], folder: str, command: str) -> None:
+    def run(self, overrides: Sequence[str], folder: str, command: str) -> None:
         """Run `dlemu train` or `dlemu checkpoint` with these overrides, and wait for its end; raises DlemuError."""
         options = ["--config-dir", self.config_dir] if self.config_dir else []
         launcher = shlex.split(self.launcher.format(ranks=self.workload.ranks))
-        child_run.run_train([*options, *words], folder, lambda: None, launcher, command)
+        child_run.run_train([*options, *overrides], folder, lambda: None, launcher, command)
 
 
 def copy_into_tree(
-    plan: RehearsalPlan, run: str, leaf: str, metadata: dict[str, Any], times: tuple[str, str], data_folder: str
+    plan: RehearsalPlan, run: str, destination: str, metadata: dict[str, Any], times: tuple[str, str], data_folder: str
 ) -> None:
-    """Copy the result folder `run` of a finished call into the tree as `leaf`, complete or not at all.
+    """Copy the result folder `run` of a finished call into the tree as `destination`, complete or not at all.
 
     `times` are the call's start and end; `data_folder` is that of the dataset or the checkpoints. Raises SpaceError.
     """
     start, end = times
-    source, benchmark = os.path.join(run, "dlio"), metadata["benchmark_type"]
+    source = os.path.join(run, "dlio")
+    benchmark = metadata["benchmark_type"]
     try:
-        os.makedirs(os.path.dirname(leaf), exist_ok=True)
-        with owned.scratch_folder(*os.path.split(leaf)) as scratch:
+        os.makedirs(os.path.dirname(destination), exist_ok=True)
+        with owned.scratch_folder(*os.path.split(destination)) as scratch:
             shutil.copytree(source, scratch, dirs_exist_ok=True)
             with open(os.path.join(source, CONFIG_FOLDER, "overrides.yaml")) as lines:
-                overrides = [word for word in yaml.safe_load(lines) if not word.startswith(_SEED_OVERRIDE)]
+                overrides = [each for each in yaml.safe_load(lines) if not each.startswith(_SEED_OVERRIDE)]
             with open(os.path.join(source, CONFIG_FOLDER, "config.yaml")) as lines:
-                _write_hydra(os.path.join(scratch, CONFIG_FOLDER), leaf, lines.read(), overrides)
+                _write_hydra(os.path.join(scratch, CONFIG_FOLDER), destination, lines.read(), overrides)
             log = f"{benchmark}_run.stdout.log"
             shutil.copyfile(os.path.join(run, child_run.LOG), os.path.join(scratch, log))
             write_text(scratch, f"{benchmark}_run.stderr.log", f"both streams are in {log}\n")
-            words = [word.removeprefix("++workload.") for word in overrides if word.startswith("++workload.")]
-            parameters = dict(word.split("=", 1) for word in words)
+            of_workload = [each for each in overrides if each.startswith("++workload.")]
+            parameters = dict(each.removeprefix("++workload.").split("=", 1) for each in of_workload)
             invocation = {"invocation_start_time": start, "invocation_end_time": end}
             metadata = {**metadata, "override_parameters": parameters, "exit_status": 0, **invocation}
-            write_json(scratch, f"{benchmark}_{os.path.basename(leaf)}{METADATA}", metadata)
+            write_json(scratch, f"{benchmark}_{os.path.basename(destination)}{METADATA}", metadata)
             if os.path.isdir(data_folder):
                 results = os.path.abspath(plan.tree)
                 probe = {"version": 1, "method": "st_dev", "same_filesystem": same_file_system(data_folder, results)}
                 folders = {"data_or_chkpt_path": data_folder, "results_path": results}
                 write_json(scratch, SEPARATION, {**probe, **folders, "probed_by_host": platform.node()})
-            os.rename(scratch, leaf)
+            os.rename(scratch, destination)
     except OSError as error:
-        raise SpaceError(f"{leaf} could not be written: {error.strerror or error}; free some space") from error
+        raise SpaceError(f"{destination} could not be written: {error.strerror or error}; free some space") from error
 
 
 def write_json(folder: str, name: str, content: Any) -> None:
@@ -150,7 +151,8 @@ def write_datasize(plan: RehearsalPlan, size: Datasize, began_at: datetime) -> N
 
 def write_datagen(plan: RehearsalPlan, began_at: datetime) -> None:
     """Write the datagen phase of the existing dataset, under the time of the rehearsal's start."""
-    workload, stamp = plan.workload, began_at.strftime(STAMP_FORMAT)
+    workload = plan.workload
+    stamp = began_at.strftime(STAMP_FORMAT)
     files = workload.dataset.num_files_train
     folder = os.path.join(plan.result("training", workload.model.name), "datagen", stamp)
     log = f"the dataset is older than this rehearsal, and complete: {files} files"
@@ -177,7 +179,8 @@ def _write_hydra(folder: str, run_folder: str, config: str, overrides: list[str]
 
 def write_system(plan: RehearsalPlan, hosts: int, memory_gib_per_host: float) -> None:
     """Write the part of the system's description that a rehearsal knows, for identical hosts; raises SpaceError."""
-    system, limit_bytes = plan.system, environment.describe_host().memory_limit_bytes
+    system = plan.system
+    limit_bytes = environment.describe_host().memory_limit_bytes
     client: dict[str, Any] = {"quantity": hosts, "chassis": {"memory_capacity": max(1, round(memory_gib_per_host))}}
     if limit_bytes is not None:
         client["environment"] = [{"name": "memory.max", "value": f"memory.max = {limit_bytes}"}]

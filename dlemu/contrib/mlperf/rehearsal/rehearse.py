@@ -90,11 +90,9 @@ class Rehearsal(ABC, Generic[Size]):
         """Copy a finished call from its folder `run` into the tree, and write the sums; `times`: its start and end."""
 
     def run(self) -> Checked:
-        """Make all calls, write the tree and check it.
+        """Make all calls, write the tree and check it; raises DlemuError or Interrupted if a call fails or is stopped.
 
-        Raises:
-            UserError: before the first call, for wrong settings or a folder that holds a rehearsal.
-            DlemuError, Interrupted: a call failed, or a signal stopped it.
+        Raises UserError before the first call, for wrong settings or a folder that holds a rehearsal.
         """
         if os.path.exists(os.path.join(self.plan.folder, REHEARSAL)):
             raise UserError(f"{self.plan.folder} holds a rehearsal already: set output.folder to a new folder")
@@ -116,8 +114,8 @@ class Rehearsal(ABC, Generic[Size]):
         start = self.now()
         try:
             # No report page: it takes seconds, and the rules limit the time between two calls.
-            words = [*self.defaults, *self.plan.words, *call.settings, "output.report=false"]
-            self.plan.run(words, run, self.command)
+            overrides = [*self.defaults, *self.plan.overrides, *call.settings, "output.report=false"]
+            self.plan.run(overrides, run, self.command)
         except BaseException as error:
             call.failure = str(error) or "interrupted"
             self._save(complete=False)
@@ -162,7 +160,8 @@ class TrainingRehearsal(Rehearsal[Datasize]):
     def calls(self) -> Sequence[Call]:
         """Return a warm-up and the measured runs, each with a different seed for its shuffles."""
         labels = [WARM_UP, *(f"run {number + 1}" for number in range(MEASURED_RUNS))]
-        seed, no_datagen = self.plan.workload.train.seed, "workflow.generate_data=false"
+        seed = self.plan.workload.train.seed
+        no_datagen = "workflow.generate_data=false"
         return [Call(label=label, settings=(no_datagen, f"train.seed={seed + n}")) for n, label in enumerate(labels)]
 
     def prepare(self) -> None:

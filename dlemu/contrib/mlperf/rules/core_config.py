@@ -16,7 +16,7 @@ from dlemu.contrib.mlperf.rules.known import rules_file
 
 Value = str | int | float | bool
 
-_MAX_SETTINGS = 10_000  # settings read from one file: with YAML aliases a small file can expand to an endless mapping
+_MAX_SETTINGS = 10_000  # read from one file: with YAML's aliases, a small file can expand to an endless mapping
 CORE_SECTIONS = ("model.", "workflow.", "checkpoint.")  # all their keys are core settings, except SITE_KEYS
 WORKLOADS_YAML = rules_file("workloads.yaml")
 CORE_KEYS = frozenset(WORKLOADS_YAML["core_keys"])
@@ -59,10 +59,7 @@ def canonical(value: Any) -> Any:
 
 
 def core_config_hash(workload: Mapping[str, Any], *, checkpointing: bool = False) -> str:
-    """Return the `core-config-v1` hash of a `workload` mapping: 16 hexadecimal digits of SHA-256.
-
-    `checkpointing` selects the core settings of workloads that only save and load checkpoints.
-    """
+    """Return the `core-config-v1` hash of a `workload` mapping; `checkpointing`: of a workload without training."""
     is_hashed = is_checkpoint_core if checkpointing else is_core
     core = {key: canonical(value) for key, value in settings_of(workload) if is_hashed(key)}
     text = json.dumps(core, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str)
@@ -80,14 +77,11 @@ def is_checkpoint_core(key: str) -> bool:
 
 
 def effective(workload: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all settings of a `workload` mapping by DLIO 2.x's keys, completed with DLIO's defaults.
-
-    A shuffle that is false becomes "off": YAML reads a bare `off` as false.
-    """
+    """Return all settings of a `workload` mapping by DLIO 2.x's keys, completed with DLIO's defaults."""
     settings: dict[str, Any] = dict(DEFAULTS)
     for key, value in settings_of(workload):
         settings[_SPELLINGS.get(key, key)] = canonical(value)
     for key in ("reader.file_shuffle", "reader.sample_shuffle"):
         if settings[key] is False:
-            settings[key] = "off"
+            settings[key] = "off"  # which YAML reads as false
     return settings

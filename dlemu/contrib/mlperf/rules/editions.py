@@ -45,12 +45,8 @@ class Edition:
     checks_tree: bool
     reading: Reading = "today"
     spare_files: int = 0
-    """Number of files that a dataset may lack: v3.0's tool rounded down while the round ran."""
+    """Number of files that a dataset may lack, as v3.0's tool rounded down during its submission round."""
     accelerator_gb: Mapping[str, float] = field(default_factory=dict)
-
-    def official(self, workload: str, accelerator: str) -> Official | None:
-        """Return the settings of a workload on an accelerator; None for a pair that the edition does not have."""
-        return self.officials.get((workload, accelerator))
 
 
 def _edition(name: str, rules: Mapping[str, Any]) -> Edition:
@@ -82,4 +78,4 @@ def edition_rules(name: str, reading: Reading = "today") -> Edition:
 
 def newest_edition(workload: str, accelerator: str) -> Edition | None:
     """Return the newest edition that has this pair; None if no edition has it."""
-    return next((each for each in reversed(EDITIONS.values()) if each.official(workload, accelerator)), None)
+    return next((each for each in reversed(EDITIONS.values()) if (workload, accelerator) in each.officials), None)

@@ -14,6 +14,12 @@ import yaml
 Severity = Literal["error", "warning", "info"]
 """`error`: a rule is broken or files contradict each other; `warning`: this may be so; `info`: for information."""
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")  # most severe first
+ALL = ("2.0", "3.0")  # editions, oldest first
+_OPEN_NAMES = {
+    "3.6.2 trainingClosedSubmissionParameters": "3.6.3 trainingOpenSubmissionParameters",
+    "4.6.1 checkpointClosedMpiProcesses": "4.6.4 checkpointOpenSubmissionScaling",
+}
+"""Name of a checker's rule in CLOSED -> its name in OPEN, where they differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +36,6 @@ class Finding:
     seen: str
     wanted: str
     fix: str
-
-
-ALL = ("2.0", "3.0")  # editions, oldest first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +77,6 @@ def rules_file(name: str) -> Any:
 
 @cache
 def known_rules() -> Mapping[str, KnownRule]:
-    """Return all rules by their names."""
     return {rule.name: rule for rules in rule_groups().values() for rule in rules}
 
 
@@ -116,13 +118,6 @@ def first_few(texts: Sequence[str], separator: str = "; ", limit: int = 3) -> st
     """Return the first texts, joined, and the number of those left out: `a; b; c and 4 more`."""
     more = f" and {len(texts) - limit} more" if len(texts) > limit else ""
     return separator.join(texts[:limit]) + more
-
-
-_OPEN_NAMES = {
-    "3.6.2 trainingClosedSubmissionParameters": "3.6.3 trainingOpenSubmissionParameters",
-    "4.6.1 checkpointClosedMpiProcesses": "4.6.4 checkpointOpenSubmissionScaling",
-}
-"""Name of a checker's rule in CLOSED -> its name in OPEN, where they differ."""
 
 
 def official_name(rule: str, edition: str, division: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,7 +24,7 @@ class DatasetBound:
     files_by_memory: int
     files_by_steps: int
     tool_files: int
-    """Number printed by v2.0's tool, and by v3.0's while its round ran: both round down."""
+    """Number that v2.0's tool prints, as did v3.0's during its submission round: rounded down, it may be one short."""
 
     @property
     def files(self) -> int:
@@ -39,7 +38,7 @@ class DatasetBound:
 
     @property
     def because(self) -> str:
-        """The bound that decides, in words."""
+        """The bound that decides, as a phrase."""
         if self.files_by_memory > self.files_by_steps:
             return f"{MEMORY_FACTOR} x the hosts' memory"
         return f"{STEPS_PER_EPOCH} steps of each accelerator"
@@ -54,9 +53,3 @@ def smallest_dataset(official: Official, batch_size: int, accelerators: int, mem
         files_by_steps=math.ceil(samples_by_steps / official.samples_per_file),
         tool_files=math.floor(max(samples_by_memory, samples_by_steps) / official.samples_per_file),
     )
-
-
-def override_keys(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Return the workload's keys in DLIO's overrides: `reader.odirect` for `++workload.reader.odirect=True`."""
-    keys = [override.lstrip("+~").partition("=")[0] for override in overrides]
-    return tuple(key.removeprefix("workload.") for key in keys if key.startswith("workload."))

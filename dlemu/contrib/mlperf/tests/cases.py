@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dlemu.contrib.mlperf.audit.audited_run import audit_run, shipped_pairs
+from dlemu.contrib.mlperf.audit.audited_run import audit_run, shipped_accelerator_settings
 from dlemu.contrib.mlperf.check.judge import check_folder
 from dlemu.contrib.mlperf.check.submission_tree import REHEARSAL
 from dlemu.contrib.mlperf.tests.test_mlperf_run import words
@@ -24,7 +24,7 @@ def audit(folder: str) -> None:
 
 @cache
 def _shipped() -> Any:
-    return shipped_pairs()
+    return shipped_accelerator_settings()
 
 
 def rehearsal(sources: Path, results: Path) -> list[str]:

@@ -57,8 +57,8 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def parsed_once() -> Iterator[None]:
     """Parse and plan what is the same in all these tests once: shipped workloads, copied files, models' checkpoints."""
     with pytest.MonkeyPatch.context() as patched:
-        pairs = audited_run.shipped_pairs()
-        patched.setattr(audited_run, "shipped_pairs", lambda: pairs)
+        shipped = audited_run.shipped_accelerator_settings()
+        patched.setattr(audited_run, "shipped_accelerator_settings", lambda: shipped)
         patched.setattr(tolerant, "json", SimpleNamespace(loads=lru_cache(maxsize=256)(json.loads)))
         parse = lru_cache(maxsize=256)(yaml.load)
         patched.setattr(tolerant, "yaml", SimpleNamespace(load=parse, YAMLError=yaml.YAMLError))

@@ -10,7 +10,7 @@ import pytest
 
 from dlemu.contrib.mlperf.audit import tolerant
 from dlemu.contrib.mlperf.audit.audit_answer import audit_row
-from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_run, audit_trees, shipped_pairs
+from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_run, audit_trees, shipped_accelerator_settings
 from dlemu.contrib.mlperf.tests.changes import Change, Edit, put, scale
 from dlemu.contrib.mlperf.tests.foreign_runs import BATCH, C, au_and_rate, play, write, write_run
 from dlemu.contrib.mlperf.tests.golden import edit
@@ -18,7 +18,7 @@ from dlemu.dlio.export import export_run
 from tests.runs import dlio_place, make_job, make_log, make_run, with_blocks, with_evaluation
 
 PUBLISHED = Path(__file__).parents[5] / "shared" / "published-runs"
-SHIPPED = shipped_pairs()
+SHIPPED = shipped_accelerator_settings()
 FORMULAS = {"v1": "dlio_v1", "v2": "dlio", "v3": "dlio_v3", "fork": "dlio_fork"}
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from datagen.errors import DlemuError, UserError
 from dlemu.contrib.mlperf.audit.audit_answer import AuditRow, audit_row, run_report
-from dlemu.contrib.mlperf.audit.audited_run import audit_run, audit_trees, shipped_pairs
+from dlemu.contrib.mlperf.audit.audited_run import audit_run, audit_trees, shipped_accelerator_settings
 from dlemu.contrib.mlperf.audit.foreign_times import foreign_run
 from dlemu.contrib.mlperf.check.judge import check_folder
 from dlemu.contrib.mlperf.tests import foreign_runs
@@ -27,7 +27,7 @@ from dlemu.contrib.mlperf.tests.golden import edit, make_result, make_tree
 from tests.cli.test_odd_files import KINDS, ended
 from tests.results.test_received_names import PLANTED, imported, read_every_way, read_planted
 
-SHIPPED = shipped_pairs()
+SHIPPED = shipped_accelerator_settings()
 COLUMNS = [column.name for column in fields(AuditRow)]
 
 

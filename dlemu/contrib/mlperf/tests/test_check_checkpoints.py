@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from datagen.errors import UserError
 from dlemu.contrib.mlperf.audit.audited_run import audit_run, audit_trees
-from dlemu.contrib.mlperf.audit.kv_leaf import read_kv_leaf
+from dlemu.contrib.mlperf.audit.kv_call import read_kv_call
 from dlemu.contrib.mlperf.check.judge import Checked, check_folder, result_rows
 from dlemu.contrib.mlperf.command import command
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash
@@ -281,7 +281,7 @@ def test_today_it_lacks_what_the_round_let_pass(tree: Path) -> None:
 
 def test_a_published_rate_stands_beside_the_most_that_it_can_have_been(tree: Path) -> None:
     """2,356.6 GiB in no less than 375.9 s, the slowest request: 6.27 GiB/s where 7.86 are published."""
-    leaf = read_kv_leaf(str(next(tree.rglob("kv_cache/*/run/2*"))))
+    leaf = read_kv_call(str(next(tree.rglob("kv_cache/*/run/2*"))))
     first = leaf.trials(1)[0][0]
     assert first.stat("tier_storage_read_bandwidth_gbps") == pytest.approx(7.855, abs=0.001)
     assert first.max_gib_per_second("read") == pytest.approx(6.269, abs=0.001)
@@ -291,7 +291,7 @@ def test_a_published_rate_stands_beside_the_most_that_it_can_have_been(tree: Pat
 
 
 def test_ranks_are_summed_and_trials_averaged(tmp_path: Path) -> None:
-    leaf = read_kv_leaf(str(make_kv(tmp_path / "kv_cache/llama3.1-8b/run", ranks=2)))
+    leaf = read_kv_call(str(make_kv(tmp_path / "kv_cache/llama3.1-8b/run", ranks=2)))
     assert leaf.max_gib_per_second(1, "read") == pytest.approx(12.5, abs=0.1)
     assert "kv.aggregate" not in of(check_folder(str(tmp_path)), "warning")
     edit(Path(leaf.path) / "summary.json", scale("options/1/aggregated_read_bandwidth_gbps", 0.5))

@@ -48,7 +48,7 @@ def plan_of(words: Sequence[str], folder: Path, launcher: str = "") -> Rehearsal
         organisation="acme",
         system="box",
         workload=load(words),
-        words=tuple(words),
+        overrides=tuple(words),
         folder=str(folder),
         launcher=launcher,
     )
@@ -113,10 +113,10 @@ def test_the_tree_breaks_no_rule_but_those_of_size(made: TrainingRehearsal) -> N
     assert broken(plan.folder) <= LAPTOP
     (result,) = checked.results
     assert (result.edition.name, result.division, len(result.measured)) == ("3.0", "closed", 5)
-    seeds = [leaf.section("train")["seed"] for leaf in result.runs]
+    seeds = [call.section("train")["seed"] for call in result.runs]
     assert len(set(seeds)) == len(seeds) == RUN_FOLDERS
-    assert all(leaf.run and leaf.run.recomputed.basis == "steps" for leaf in result.runs)
-    overrides = {word.partition("=")[0] for leaf in result.runs for word in leaf.setup.overrides or ()}
+    assert all(call.run and call.run.recomputed.basis == "steps" for call in result.runs)
+    overrides = {word.partition("=")[0] for call in result.runs for word in call.setup.overrides or ()}
     assert "++workload.dataset.num_files_train" in overrides
     assert "++workload.train.seed" not in overrides
     assert "rehearsal" in {one.rule for one in checked.findings}
@@ -155,7 +155,7 @@ def test_a_host_that_alone_keeps_runs_from_passing_leaves_no_verdict(
     passes: bool, held_back: bool, rules: list[str], judged: int, tmp_path: Path
 ) -> None:
     plan = make_plan(tmp_path)
-    run_by_hand(list(plan.words), str(tmp_path))
+    run_by_hand(list(plan.overrides), str(tmp_path))
     figures = read_figures(str(tmp_path))
     printed = replace(figures.printed, verdict="success" if passes else "fail")
     asked = rehearsal(plan)
@@ -219,9 +219,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Words:
         ]
         measured: Any = published_run(*phases)
         shift = 600_000_000_000 if phases == ["read"] else 0
-        journal = measured.run.journal
+        journal = measured.exported.journal
         journal = journal.noting(wall_clock_offset_ns=journal.wall_clock_offset_ns + shift)
-        measured = replace(measured, run=replace(measured.run, journal=journal))
+        measured = replace(measured, exported=replace(measured.exported, journal=journal))
         dlio = Path(folder) / "dlio"
         write_results(DlioFolders(folder=str(dlio), config_folder=str(dlio / "dlio_config")), measured)
         (Path(folder) / "console.txt").write_text("done\n")

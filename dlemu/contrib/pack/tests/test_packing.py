@@ -31,7 +31,7 @@ from dlemu.contrib.pack.recipe import DamagedError, Recipe, prepare
 from dlemu.contrib.pack.settings import PACK_FORMATS, PackSettings
 from dlemu.contrib.pack.summary import ADVICE, PackDevice, judge_packing, train_command
 from dlemu.contrib.pack.tests.cases import RESULTS
-from dlemu.runner.job import JobRequest, run_alone
+from dlemu.runner.job import JobRequest, run_job
 from tests.datagen.sources import records_of
 from tests.goldens.render import numbers
 
@@ -196,7 +196,7 @@ def pack_one(tmp_path: Path, *words: str) -> None:
     Image.new("RGB", (8, 8)).save(images / "0.png")
     own = (f"pack.source={images}", f"pack.target={tmp_path / 'packed'}", "pack.evict=false", "telemetry.enabled=false")
     request = JobRequest(load=lambda: load([*own, f"output.folder={tmp_path / 'result'}", *words]))
-    run_alone(request, lambda _: None, JOB)
+    run_job(request, lambda _: None, JOB)
 
 
 def test_a_target_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

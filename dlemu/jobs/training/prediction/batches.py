@@ -1,4 +1,4 @@
-"""The bytes and computation times of a run's batches, from its settings alone: its plan and the sizes of its files."""
+"""The bytes and computation times of a planned run's batches, from its settings alone: plan, file sizes, durations."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ def planned_job(workload: Workload, ranks: int) -> TrainingJob:
 def bytes_by_file(spec: DatasetSpec, *, received: bool = False) -> Floats:
     """Return the bytes read for a sample of each file, shape (files,), or (1,) if files do not differ.
 
-    `received`: the settings come from someone else's result, so only built-in formats are imported. For other formats
-    the size is the nominal one.
+    `received`: the settings are of someone else's result, so the size is nominal if the format's code is not dlemu's.
     """
     nominal = np.array([float(nominal_sample_bytes(spec))])
     is_untrusted = received and not is_built_in(FORMATS, spec.format)
@@ -51,8 +50,8 @@ def batch_bytes(
 ) -> Floats:
     """Return the bytes of each batch in the first `steps` steps of an epoch, shape (ranks, steps).
 
-    Row groups of `group_rows` are read whole: by the first batch with rows of it that a worker takes. A rank's
-    `workers` take its batches in turn, and each keeps the row group in which its last batch ended.
+    Row groups of `group_rows` are read as a whole, by the first of a worker's batches that has rows of them. A rank's
+    `workers` take its batches in turn, and each worker keeps the row group in which its last batch ended.
     """
     first = plan.first_positions(np.arange(plan.ranks)[:, np.newaxis], np.arange(1, steps + 1))
     if len(by_file) == 1:
@@ -69,9 +68,10 @@ def batch_bytes(
         position // file_rows * groups_per_file + position % file_rows // group_rows
         for position in (first, first + plan.batch_size - 1)
     )
-    kept_group = first_group - 1  # the worker reads the groups after this one, unless it has kept the first of them
-    kept_group[:, workers:] = np.maximum(kept_group[:, workers:], last_group[:, :-workers])
-    groups_read = last_group - kept_group
+    # A batch in groups 3 to 5 reads all three; if the worker's last batch ended in group 3, only 4 and 5.
+    group_before = first_group - 1
+    group_before[:, workers:] = np.maximum(group_before[:, workers:], last_group[:, :-workers])
+    groups_read = last_group - group_before
     return np.asarray(batches * groups_read / groups_read.mean())
 
 
@@ -92,14 +92,15 @@ MAX_DRAWS = 16  # maximum number of samples per batch whose times are drawn; the
 
 
 def preprocessing_seconds(workload: Workload, shape: tuple[int, ...], random: np.random.Generator) -> Floats:
-    """Return the seconds for which a worker with a core of its own preprocesses each batch; shape (ranks, steps)."""
+    """Return the seconds that a worker with its own core preprocesses each batch, of shape (ranks, steps)."""
     duration, batch_size = workload.reader.preprocess_time, workload.reader.batch_size
     if duration.type == "fixed":
         return np.full(shape, batch_size * duration.mean)
     drawn = min(batch_size, MAX_DRAWS)
     mean = mean_seconds(duration)
     sums = draw_seconds(duration, random, math.prod(shape) * drawn).reshape(*shape, drawn).sum(axis=-1)
-    deviations = (sums - drawn * mean) * math.sqrt(batch_size / drawn)  # a sum's spread grows with the square root
+    # The deviation of a sum grows with the square root of the number of samples.
+    deviations = (sums - drawn * mean) * math.sqrt(batch_size / drawn)
     return np.asarray(np.maximum(batch_size * mean + deviations, 0.0))
 
 

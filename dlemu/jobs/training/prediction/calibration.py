@@ -58,11 +58,10 @@ def flat(mb_per_second: float) -> Curve:
 
 
 def smoothed(curve: Curve, reads: Sequence[int]) -> Curve:
-    """Return the curve without the random violations of two rules that few reads of varying latency cause.
+    """Return the curve without random errors: with more readers, each gets no faster, and all get no slower together.
 
-    With more readers, each gets no faster and all together get no slower; but a fall by over 30 % is real, and is kept
-    with all points after it. Violating points are pooled, weighted by the number of `reads` of each (Barlow et al.:
-    Statistical Inference under Order Restrictions).
+    Points that break a rule are pooled, weighted by their numbers of `reads` (Barlow et al.: Statistical Inference
+    under Order Restrictions). But a fall of the total by over 30 % is real, and is kept with all points after it.
     """
     readers = [point.readers for point in curve]
     negative_per_reader = _never_falling([-point.mb_per_second / point.readers for point in curve], reads)
@@ -76,7 +75,7 @@ def smoothed(curve: Curve, reads: Sequence[int]) -> Curve:
 
 def _never_falling(values: Sequence[float], weights: Sequence[int]) -> list[float]:
     """Return the nearest values, by weighted least squares, that never fall: 1 3 2 4 -> 1 2.5 2.5 4."""
-    pools: list[tuple[float, int, int]] = []  # of pooled neighbours: weighted mean, sum of weights, number of values
+    pools: list[tuple[float, int, int]] = []  # weighted mean, sum of weights, and number of neighbouring values
     for mean, weight in zip(values, weights, strict=True):
         size = 1
         while pools and pools[-1][0] > mean:
@@ -89,10 +88,10 @@ def _never_falling(values: Sequence[float], weights: Sequence[int]) -> list[floa
 
 @dataclass(frozen=True, kw_only=True)
 class FirstStep:
-    """A run explained by a storage as fast as it was in each epoch's first step, and a host that delays later steps."""
+    """Explains a run by a storage as fast as in the first step of each epoch, and a host that delays later steps."""
 
     mb_per_second: float
-    readers: int  # number of readers that shared `mb_per_second`; more readers may get more, in proportion at most
+    readers: int  # number of readers that shared `mb_per_second`; more may get more, at most in proportion
     step_share: float  # see `Calibration.step_share`
 
 
@@ -104,8 +103,7 @@ class Calibration:
     curve: Curve
     saturated: bool = True
     half_width_percent: float = 0.0
-    work: tuple[float, ...] = (1.0,)
-    """Rising quantiles of reads' work: what a read needs of the storage per byte, relative to the mean of all reads."""
+    work: tuple[float, ...] = (1.0,)  # rising quantiles of the relative costs of reads (`Reads.relative_costs`)
     samples_per_read: int = 1  # samples per read in the measurement of `work`
     sample_bytes: float = 0.0  # mean bytes read for a sample; 0 if unknown
     bytes_factor: float = 1.0  # bytes that were read / bytes by the settings of the dataset
@@ -113,8 +111,7 @@ class Calibration:
     cores: float | None = 1.0  # cores of one host; None: unknown, and no reader waits for a core in the model
     busy_cores: float = 0.0  # cores that other programs kept busy during the measurement; 0 if unknown
     costs: HostCosts = field(default_factory=HostCosts)
-    first_step: FirstStep | None = None
-    """Another explanation of the same times, used to predict a requested number of accelerators, or None."""
+    first_step: FirstStep | None = None  # explains the same times; used if a number of accelerators is requested
     step_share: float = 0.0  # delay of the host after each step, besides `costs`, as a share of the computation time
     others_mb_per_second: float = 0.0  # throughput that other jobs take from the storage
 
@@ -124,7 +121,7 @@ class Calibration:
         return math.inf if self.cores is None else self.cores
 
     def available_mb_per_second(self, speedup: float = 1.0) -> float:
-        """Return the highest throughput that other jobs leave of a storage `speedup` times as fast."""
+        """Return the highest throughput that other jobs leave, on a storage `speedup` times as fast."""
         total = speedup * max_mb_per_second(self.curve)
         return max(total - self.others_mb_per_second, 0.001 * total)  # with 0 a simulation would never end
 
@@ -139,24 +136,24 @@ def given_speed(mb_per_second: float, *, cores: float | None, bytes_factor: floa
     )
 
 
-_MAX_REQUEST_FACTOR = 8  # a workload's requests may be so many times as large as the largest request with a known rate
+_MAX_REQUEST_FACTOR = 8  # a workload's requests may be up to 8 times as large as the largest with a known rate
 
 
 def calibrate_from_drive(drive: str | Rates, workload: Workload, *, cores: float) -> Calibration:
     """Return the calibration from a data sheet (a YAML file), a probe's folder, or their rates; raises UserError."""
-    known = read_drive(drive)
+    drive_rates = read_drive(drive)
     request_bytes, in_flight = requests_of(workload, float(bytes_by_file(workload.dataset).mean()))
-    max_bytes = max((rate.size_bytes for rate in known.rates), default=0)
-    max_depth = max((rate.depth for rate in known.rates), default=0)
+    max_bytes = max((rate.size_bytes for rate in drive_rates.rates), default=0)
+    max_depth = max((rate.depth for rate in drive_rates.rates), default=0)
     if max_bytes * _MAX_REQUEST_FACTOR < request_bytes or max_depth <= 1:
         raise UserError(
-            f"{known.source}: reads of {max_bytes:,} bytes at most, {max_depth} in flight; {workload.model.name} reads "
-            f"{request_bytes:,} bytes, many at a time: wanted such (fio --rw=randread --bs=128k --iodepth=32 "
-            "--direct=1)"
+            f"{drive_rates.source}: reads of {max_bytes:,} bytes at most, {max_depth} in flight; "
+            f"{workload.model.name} reads {request_bytes:,} bytes, many at a time: wanted such (fio --rw=randread "
+            "--bs=128k --iodepth=32 --direct=1)"
         )
     return Calibration(
-        source=f"{known.source}: each reader has {in_flight} of {request_bytes:,} bytes in flight",
-        curve=curve_of(known.rates, request_bytes, in_flight),
+        source=f"{drive_rates.source}: each reader has {in_flight} of {request_bytes:,} bytes in flight",
+        curve=curve_of(drive_rates.rates, request_bytes, in_flight),
         bytes_factor=row_group_reads(workload),
         cores=cores,
     )

@@ -1,12 +1,12 @@
 """Discrete-event simulation of one epoch: readers share the storage, and accelerators synchronise after each step.
 
 All active readers share the storage's throughput equally (processor sharing: Kleinrock, Queueing Systems II, 1976,
-section 4.4); its total depends on their number. So one number is enough for all reads: `reader_bytes`, the bytes that a
+section 4.4); the total depends on their number. So one number is enough for all reads: `reader_bytes`, the bytes that a
 reader active since the start would have got. A read of b bytes that begins when `reader_bytes` is g ends when it is
 g + b, whatever begins or ends meanwhile; a heap holds the reads by that value. Decoding shares the cores in the same
 way (`core_seconds`).
 
-    100 MB/s; A reads 100 MB from 0 s on, B 50 MB from 0.5 s on, both end at 1.5 s
+    At 100 MB/s, A reads 100 MB from 0 s on, and B reads 50 MB from 0.5 s on. Both end at 1.5 s:
     seconds        0      0.5            1.5
     reader_bytes   0      50 MB          100 MB     (A ends at 0 + 100, B at 50 + 50)
 
@@ -40,7 +40,7 @@ class HostCosts:
 class EpochInput:
     """One epoch of all ranks; arrays have the shape (ranks, steps)."""
 
-    work_bytes: Floats  # bytes of each batch x the work of its read (see `Calibration.work`)
+    weighted_bytes: Floats  # bytes of each batch x the relative cost of its read (see `Calibration.work`)
     decode_seconds: Floats  # time for which a worker with a core of its own decodes and preprocesses each batch
     sleep_seconds: Floats | None = None  # time for which the worker then sleeps, without a core; None: not at all
     compute_seconds: Floats
@@ -68,20 +68,21 @@ def simulate(epoch: EpochInput) -> EpochTimes:
     """Simulate the epoch, event by event in order of time; return when each batch was read, delivered and used.
 
     Each batch goes through the closures `queue`, `begin` (its read), `finish` (after reading, decoding and sleeping),
-    `request` (by its trainer) and `compute_step`: closures are faster here than methods. Batch k of rank r has the
+    `request` (by its trainer) and `compute_step`; closures are faster here than methods. Batch k of rank r has the
     index r * steps + k in all lists by batch.
     """
-    ranks, steps = epoch.work_bytes.shape
-    count = ranks * steps
+    ranks, steps = epoch.weighted_bytes.shape
+    batch_count = ranks * steps
     costs = epoch.costs
     trainer_reads = epoch.workers == 0  # the trainer itself is the only worker
     workers = max(1, epoch.workers)
-    takes_ahead = not (epoch.synchronous or trainer_reads)  # the next batch is requested when a step begins
+    requests_early = not (epoch.synchronous or trainer_reads)  # the next batch is requested when a step begins
     window = 1 if trainer_reads else max(workers if epoch.in_turn else 1, epoch.window)
     # Bytes/s of one reader among 0, 1, ... active ones; with 0 bytes/s a read would never end
     reader_rates = [0.0, *(np.maximum(epoch.rate[1:], 1e-3) / np.arange(1, len(epoch.rate))).tolist()]
-    work, compute = epoch.work_bytes.ravel().tolist(), epoch.compute_seconds.ravel().tolist()
-    # A worker's time between two batches precedes the hand-over here: it is busy until it starts its next batch.
+    weighted_bytes, compute = epoch.weighted_bytes.ravel().tolist(), epoch.compute_seconds.ravel().tolist()
+    # A worker is busy until it starts its next batch, so its time between two batches is counted as decoding here, and
+    # is no longer a part of the hand-over.
     decode_seconds = epoch.decode_seconds + costs.between_seconds
     decode = decode_seconds.ravel().tolist() if decode_seconds.any() else None
     sleep = None if epoch.sleep_seconds is None else epoch.sleep_seconds.ravel().tolist()
@@ -89,27 +90,28 @@ def simulate(epoch: EpochInput) -> EpochTimes:
     hand_over = max(costs.hand_over_seconds - costs.between_seconds, take_seconds)
 
     # By batch
-    ready, started, read, finished = ([0.0] * count for _ in range(4))
-    is_complete = bytearray(count)
-    # By rank: whether its trainer waits; how many batches workers may begin, the trainer has received, and has used
+    ready, started, read, finished = ([0.0] * batch_count for _ in range(4))
+    is_complete = bytearray(batch_count)
+    # By rank: whether its trainer waits; how many batches were queued for its workers, delivered to it, and used by it
     is_waiting = bytearray(ranks)
     queued, delivered, used = ([0] * ranks for _ in range(3))
     # By lane (one worker with `in_turn`, else all workers of a rank): how many batches are begun, and workers idle
     lanes = workers if epoch.in_turn else 1  # of a rank; batches go to its lanes in turn
     begun, idle = [0] * (ranks * lanes), [workers // lanes] * (ranks * lanes)
-    # Three heaps of what is to end, each with batches
-    reads: list[tuple[float, int]] = []  # by `reader_bytes` at the read's end
-    decoding: list[tuple[float, int]] = []  # decoding and preprocessing, by `core_seconds` at its end
-    events: list[tuple[float, int]] = []  # by time: the batch's worker ends its sleep; or a code in place of a batch
-    step_over, all_request = -1, -2 - ranks  # such codes; a third is -2 - rank: the rank receives a batch
+    # Three heaps of batches, each by the end of what is under way
+    reads: list[tuple[float, int]] = []  # by `reader_bytes` at the end of the read
+    decoding: list[tuple[float, int]] = []  # by `core_seconds` at the end of decoding and preprocessing
+    events: list[tuple[float, int]] = []  # by the time at which the batch's worker ends its sleep
+    # Negative codes in `events`, in place of a batch; a third code, -2 - rank, is that the rank receives a batch
+    step_over, all_request = -1, -2 - ranks
 
     now = costs.epoch_start_seconds
     active = 0  # number of reads under way
     reader_bytes = core_seconds = 0.0  # what one reader, and one decoding worker, would have got since the start
-    core_share = 1.0
-    step = 0  # the current one
-    not_computing = ranks  # number of ranks that have not begun to compute the step
-    latest_end = 0.0  # of the ranks that have
+    core_share = 1.0  # of each batch being decoded
+    step = 0  # the current step
+    not_computing = ranks  # number of ranks that have not begun to compute it
+    latest_end = 0.0  # of the ranks that have begun
     free = [0.0] * (steps + 1)
 
     def begin(batch: int) -> None:
@@ -117,14 +119,14 @@ def simulate(epoch: EpochInput) -> EpochTimes:
         nonlocal active
         started[batch] = now
         active += 1
-        heappush(reads, (reader_bytes + work[batch], batch))
+        heappush(reads, (reader_bytes + weighted_bytes[batch], batch))
 
     def share_cores() -> float:
         """Return the share of a core, at most 1, that each batch being decoded gets."""
         return min(1.0, epoch.cores / len(decoding)) if decoding else 1.0
 
     def queue(rank: int, number: int) -> None:
-        """Queue a batch for the rank's workers; an idle one begins it."""
+        """Queue a batch for the rank's workers; if one of its lane is idle, it begins the batch."""
         queued[rank] = number + 1
         lane = rank * lanes + number % lanes
         if idle[lane]:
@@ -133,7 +135,7 @@ def simulate(epoch: EpochInput) -> EpochTimes:
             begin(rank * steps + number)
 
     def finish(batch: int) -> None:
-        """Complete a batch: its trainer receives it if it is waiting for it, and its worker begins the next one."""
+        """Complete a batch: a trainer that waits for it receives it, and its worker begins the next queued one."""
         rank, number = divmod(batch, steps)
         finished[batch] = now
         is_complete[batch] = 1
@@ -172,7 +174,7 @@ def simulate(epoch: EpochInput) -> EpochTimes:
         not_computing -= 1
         if not_computing == 0:
             heappush(events, (max(now, latest_end), step_over))
-        if takes_ahead:
+        if requests_early:
             request(rank)
 
     # All workers begin, and each trainer requests its first batch.
@@ -181,16 +183,16 @@ def simulate(epoch: EpochInput) -> EpochTimes:
             queue(rank, number)
     for rank in range(ranks):
         request(rank)
-    while step < steps:  # each pass handles what ends first: a read, a decoding, or an event of the third heap
+    while step < steps:  # each pass handles what comes first: the end of a read or of a decoding, or an event
         reader_rate = reader_rates[active]
         read_end = now + (reads[0][0] - reader_bytes) / reader_rate if active else math.inf
         decode_end = now + (decoding[0][0] - core_seconds) / core_share if decoding else math.inf
         if events and events[0][0] <= read_end and events[0][0] <= decode_end:
-            moment, code = heappop(events)
-            if moment > now:
-                reader_bytes += (moment - now) * reader_rate
-                core_seconds += (moment - now) * core_share
-                now = moment
+            event_time, code = heappop(events)
+            if event_time > now:
+                reader_bytes += (event_time - now) * reader_rate
+                core_seconds += (event_time - now) * core_share
+                now = event_time
             if code == step_over:
                 step += 1
                 free[step] = latest_end
@@ -202,7 +204,7 @@ def simulate(epoch: EpochInput) -> EpochTimes:
             if code >= 0:  # the index of a batch
                 finish(code)
             elif code > all_request:
-                rank = -2 - code  # it receives its next batch, so its workers may begin another one
+                rank = -2 - code  # this rank receives its next batch, so its workers may begin another one
                 number = delivered[rank]
                 ready[rank * steps + number] = now
                 delivered[rank] = number + 1
@@ -214,7 +216,7 @@ def simulate(epoch: EpochInput) -> EpochTimes:
                 for rank in range(ranks):
                     if delivered[rank] > step == used[rank]:
                         compute_step(rank)
-                    elif not takes_ahead:
+                    elif not requests_early:
                         request(rank)
             continue
         if decode_end <= read_end:

@@ -35,13 +35,13 @@ from dlemu.results.wording import count as counted
 from dlemu.results.wording import sentences
 
 MAX_ACCELERATORS = 10_000  # default limit of a search: ends it on a storage that no number of accelerators saturates
-MAX_RUNS = 8  # simulated with one number of accelerators and other random read times each, for their mean and spread
+MAX_RUNS = 8  # runs simulated with one number of accelerators, each with other random read times: for mean and spread
 AU_PERCENT, RATE_PERCENT = 1.0, 1.0  # half widths of the model's own error: of AU in points, of samples/s in percent
 SEARCH_ROWS, INTERVAL_ROWS = 60_000, 120_000  # maximum rank-steps (ranks x steps) in a search, and for an interval
 UNLIMITED_PERCENT = 98.0  # AU from which on nothing is reported as the limit
 MIN_GAIN_PERCENT = 2.0  # points of AU that removing a limit must gain for it to be reported
-READER_FACTOR, SPEED_FACTOR = 4, 2.0  # simulated to find the limit; trials after a run have 4, too (scaling.TIMES)
-BUSY_SHARE = 0.25  # of the cores; if other programs keep more busy, that is a finding, and intervals reach further down
+READER_FACTOR, SPEED_FACTOR = 4, 2.0  # simulated to find the limit; trials after a run (`scaling`) have 4, too
+BUSY_SHARE = 0.25  # of the cores; if other programs keep more busy, there is a finding, and intervals reach lower
 
 
 class Passing(NamedTuple):
@@ -84,8 +84,8 @@ def predict(
             "max_accelerators_interval": (passing.certain, passing.possible),
             "ended_by": predictor.ended_by(passing),
         }
-    threshold_percent, by = 100 * workload.metric.au, workload.metric.verdict
-    failing = [one for one in counts if one.accelerators >= accelerators and one.verdict_au(by) < threshold_percent]
+    threshold, verdict = 100 * workload.metric.au, workload.metric.verdict
+    failing = [one for one in counts if one.accelerators >= accelerators and one.verdict_au(verdict) < threshold]
     findings, notes = tuple(predictor.findings(accelerators)), list(recording_notes(workload.recorded, accelerators))
     if workload.workflow.evaluation:
         notes.append("evaluations are not included: no AU counts them, but they lengthen the run")
@@ -95,8 +95,8 @@ def predict(
             accelerator=workload.accelerator,
             sample_divisor=sample_divisor(workload),
             hosts=hosts,
-            verdict=by,
-            threshold_percent=threshold_percent,
+            verdict=verdict,
+            threshold_percent=threshold,
         ),
         accelerators=accelerators,
         outcome="pass" if passes else "undecided" if may_pass else "fail",
@@ -117,8 +117,8 @@ def _with_first_step(workload: Workload, calibration: Calibration, ranks: int) -
     first_step = calibration.first_step
     if first_step is None:
         return calibration
-    # More readers than the measured run had may get more, at most in proportion to their number. That is assumed if
-    # they need more, with an interval that reaches down to the measured throughput.
+    # More readers than in the measured run may get more, at most in proportion to their number. This is assumed if they
+    # need more; the interval then reaches down to the measured throughput.
     rate = demand(workload.model.name, workload).samples_per_second or 0.0
     needed = ranks * rate * Model(workload, calibration).mean_sample_bytes / 1e6
     readers = ranks * max(1, workload.reader.read_threads)
@@ -139,20 +139,19 @@ class _Predictor:
         workload, calibration = model.workload, model.calibration
         self._model, self._workload, self._calibration = model, workload, calibration
         self._threshold_percent = 100 * workload.metric.au
-        self._by = workload.metric.verdict
+        self._verdict = workload.metric.verdict  # which AU is compared with the threshold
         self._speed_error = max(SPEED_PERCENT, calibration.half_width_percent) / 100
         # Programs that kept cores busy during the probe may do so during the run. The model can't tell how much they
         # slow it down; in the worst case the run gets only the other cores.
         busy_share = calibration.busy_cores / calibration.cores_to_share
         self._others_share = min(1.0, busy_share) if busy_share > BUSY_SHARE else 0.0
-        # Samples/s of one accelerator that never waits
-        self._demand = demand(workload.model.name, workload).samples_per_second or math.inf
+        self._demand = demand(workload.model.name, workload).samples_per_second or math.inf  # of one accelerator
         # Readers that shared their cores with other programs could not reach the storage's limit.
         self._saturated = calibration.saturated and not self._others_share
         self.count = cache(self._count)
         limits = model.max_ranks() | {"most": most}
         self._limit_reason = min(limits, key=lambda name: limits[name])
-        self._limit = max(1, int(limits[self._limit_reason]))  # the largest count that a search tries
+        self._max_count = max(1, int(limits[self._limit_reason]))  # the largest count that a search tries
 
     def search(self) -> Passing:
         """Return the largest counts that pass: found by bisection on the AU, then by the intervals of nearby counts."""
@@ -167,37 +166,34 @@ class _Predictor:
         while certain < predicted and self.count(certain + 1).passed:
             certain += 1
         if not self._saturated:
-            return Passing(predicted, certain, self._limit)
+            return Passing(predicted, certain, self._max_count)
         faster = self._most_passing(1 + self._speed_error, near=predicted, margin_percent=-AU_PERCENT)
         possible = max(predicted, faster)
-        while possible < self._limit and self.count(possible + 1).passed is not False:
-            possible = min(self._limit, possible + stride)
+        while possible < self._max_count and self.count(possible + 1).passed is not False:
+            possible = min(self._max_count, possible + stride)
         while possible > certain and self.count(possible).passed is False:
             possible -= 1
         return Passing(min(predicted, possible), certain, possible)
 
     def _most_passing(self, speedup: float, *, near: int, margin_percent: float = 0.0) -> int:
-        """Return the largest count whose AU exceeds the threshold by a margin (0 for none), searched from `near` on.
-
-        The storage is `speedup` times as fast as calibrated.
-        """
-        wanted_percent = self._threshold_percent + margin_percent
-        low, high, trials = 0, self._limit + 1, 0  # `low` passes, `high` fails
-        trial = min(max(1, near), self._limit)
+        """Return the largest count whose AU reaches threshold + margin on a storage `speedup` times as fast; else 0."""
+        required_percent = self._threshold_percent + margin_percent
+        low, high, trials = 0, self._max_count + 1, 0  # `low` passes, `high` fails
+        trial = min(max(1, near), self._max_count)
         while high - low > 1:
-            au_percent = self._model.run(trial, speedup=speedup, max_rows=SEARCH_ROWS, shrinks=True).au(self._by)
+            au_percent = self._model.run(trial, speedup=speedup, max_rows=SEARCH_ROWS, shrinks=True).au(self._verdict)
             trials += 1
-            if au_percent >= wanted_percent:
+            if au_percent >= required_percent:
                 low = trial
             else:
                 high = trial
             if trials <= 4 and au_percent < UNLIMITED_PERCENT:
-                trial = math.floor(trial * au_percent / wanted_percent)  # on a full storage AU x count is constant
-            elif high > self._limit:
+                trial = math.floor(trial * au_percent / required_percent)  # on a full storage AU x count is constant
+            elif high > self._max_count:
                 trial = 2 * low
             else:
                 trial = (low + high) // 2
-            trial = min(max(low + 1, trial), max(low + 1, high - 1), self._limit)
+            trial = min(max(low + 1, trial), max(low + 1, high - 1), self._max_count)
         return low
 
     def counts_around(self, passing: Passing) -> list[PredictedCount]:
@@ -205,7 +201,7 @@ class _Predictor:
         ranks = {passing.predicted, passing.certain}
         if self._saturated:  # else `possible` is where the search ended, and was not simulated
             ranks.add(passing.possible)
-        if 0 < passing.predicted < self._limit:
+        if 0 < passing.predicted < self._max_count:
             ranks.add(passing.predicted + 1)
         return [self.count(number) for number in sorted({max(1, number) for number in ranks})]
 
@@ -213,7 +209,7 @@ class _Predictor:
         """Return why a search tried no more accelerators; None if it found a count that fails."""
         if passing.certain < passing.possible and not self._saturated:
             return "others" if self._calibration.saturated else "storage"
-        return self._limit_reason if passing.possible >= self._limit else None
+        return self._limit_reason if passing.possible >= self._max_count else None
 
     def _count(self, ranks: int) -> PredictedCount:
         """Predict a count: means over its runs, and intervals from runs on a slightly slower and faster storage."""
@@ -225,16 +221,16 @@ class _Predictor:
         mean = mean_figures(figures)
         slower, faster = self._run_with_errors(ranks, -1), self._run_with_errors(ranks, 1)
 
-        def au_interval(by: str) -> Interval:
-            margin = math.hypot(AU_PERCENT, _draws_half_width([of_run.verdict_au(by) for of_run in figures]))
-            au = mean.verdict_au(by)
-            low, high = _interval_around(au, slower.au(by), faster.au(by), margin)
+        def au_interval(verdict: str) -> Interval:
+            margin = math.hypot(AU_PERCENT, _draws_half_width([one.verdict_au(verdict) for one in figures]))
+            au = mean.verdict_au(verdict)
+            low, high = _interval_around(au, slower.au(verdict), faster.au(verdict), margin)
             return min(low, au * (1 - self._others_share)), high if self._saturated else 100.0
 
-        low, high = au_interval(self._by)
+        low, high = au_interval(self._verdict)
         too_close = low < self._threshold_percent <= high
-        # Then a measured run would get no verdict, either: all steps that count may have been read ahead.
-        read_ahead = self._by == "au" and run.read_ahead and mean.au_whole_percent < self._threshold_percent
+        # If all steps that count may have been read ahead, a measured run would get no verdict, either.
+        read_ahead = self._verdict == "au" and run.read_ahead and mean.au_whole_percent < self._threshold_percent
         sample_bytes = self._model.with_files_for(ranks).mean_sample_bytes
         return PredictedCount(
             **asdict(mean),
@@ -242,7 +238,7 @@ class _Predictor:
             au_interval_percent=au_interval("au"),
             au_sustained_interval_percent=au_interval("sustained"),
             samples_per_second_interval=self._rate_interval(ranks, run, figures, slower, faster),
-            passed=None if too_close or read_ahead else mean.verdict_au(self._by) >= self._threshold_percent,
+            passed=None if too_close or read_ahead else mean.verdict_au(self._verdict) >= self._threshold_percent,
             null_au_percent=min(100.0, 100 * self._max_samples_per_second(ranks) / (ranks * self._demand)),
             needed_mb_per_second=self._threshold_percent / 100 * ranks * self._demand * sample_bytes / 1e6,
         )
@@ -251,7 +247,7 @@ class _Predictor:
         self, ranks: int, run: ModelRun, figures: Sequence[SimulatedFigures], slower: ModelRun, faster: ModelRun
     ) -> Interval:
         """Return the interval of samples/s around the mean of all runs' figures; `run` is the first."""
-        rates = [of_run.samples_per_second for of_run in figures]
+        rates = [one.samples_per_second for one in figures]
         rate = float(np.mean(rates))
         low, high = _interval_around(
             rate,
@@ -261,8 +257,8 @@ class _Predictor:
             most=math.inf,
         )
         if self._calibration.first_step is None:  # else the wait for the first batch was measured
-            # In the model all first reads end together. A storage that serves the W readers of a rank one after another
-            # delivers the first batch W times sooner.
+            # In the model, all first reads end together. A storage that serves the W readers of a rank one after the
+            # other delivers the first batch W times sooner.
             readers, seconds = max(1, self._workload.reader.read_threads), run.training_seconds
             saved_seconds = len(np.unique(run.rows["epoch"])) * run.first_batch_seconds * (1 - 1 / readers)
             high *= seconds / max(seconds - saved_seconds, seconds / 2)
@@ -273,7 +269,7 @@ class _Predictor:
     def _run_with_errors(self, ranks: int, sign: int) -> ModelRun:
         """Simulate storage faster by its error and a host with less delay (`sign` 1), or slower and with more (-1)."""
         calibration = self._calibration
-        # Half the delay, or 1.5 times as much: it may be a fixed time, so of a step half as long twice the share.
+        # The delay is halved, or 1.5 times as long: it may be a fixed time, which is twice the share of a shorter step.
         step_share = (1 - sign * 0.5) * calibration.step_share
         model = replace(self._model, calibration=replace(calibration, step_share=step_share))
         speedup = 1 + sign * self._speed_error
@@ -338,7 +334,7 @@ class _Predictor:
 
 
 def _draws_half_width(values: Sequence[float]) -> float:
-    """Return the half width of the 95 % interval of a single run's value, from runs with other draws; 0 for one run."""
+    """Return the half width of the 95 % interval of one run's value, from runs with different draws; 0 for one run."""
     count = len(values)
     return float(np.std(values, ddof=1)) * quantile(0.975, count - 1) if count > 1 else 0.0
 

@@ -1,7 +1,7 @@
 """Simulates a whole run: the epochs of a workload, for a number of accelerators on a calibrated storage.
 
-If a run has more than `max_rows` rank-steps (ranks x steps), only its first epochs are simulated, or the first steps of
-its first epoch; with `shrinks`, a fraction of the accelerators on the same fraction of files, storage and hosts.
+Of a run with more than `max_rows` rank-steps (ranks x steps), only the first epochs are simulated, or the first steps
+of the first epoch. With `shrinks`, a fraction of its accelerators run on the same fraction of files, storage and hosts.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from dlemu.jobs.training.prediction.prediction import EndedBy, SimulatedFigures
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows, sustained_au
 from dlemu.metrics.rates import Floats, first_batch_seconds, over_epochs, per_second, training_ns
-from dlemu.metrics.rows import StepTable, in_order
+from dlemu.metrics.rows import StepTable, as_table
 from dlemu.results.wording import count
 
 MAX_ROWS = 300_000  # maximum rank-steps of a simulation; they take 2 to 3 seconds
-MIN_STEPS = 30  # needed in an epoch beyond those read ahead, for its middle to count more than its beginning and end
+MIN_STEPS = 30  # steps of an epoch, besides those read ahead, for which its middle counts more than its two ends
 
 
 @dataclass(frozen=True, eq=False)
 class ModelRun:
-    """A simulated run. Its metrics are computed when they are first used, as of most runs only one AU is needed."""
+    """A simulated run. Its metrics are computed when they are first used: most runs need only one AU."""
 
     ranks: int
     rows: StepRows
@@ -41,9 +41,9 @@ class ModelRun:
     simulated_steps: int  # steps per rank
     planned_steps: int
     read_ahead: bool  # whether the batches of all counted steps may have been read ahead, during excluded steps
-    storage_percent: float  # AU that the highest throughput of this many readers sustains: bounds the sustained AU
-    lengthen: Callable[[], ModelRun] | None = None
-    """Simulates longer epochs; set if this run's are so short that read-ahead hides what the storage sustains."""
+    max_sustained_percent: float  # AU that the highest throughput of this many readers allows
+    # Simulates longer epochs; set if those of this run are so short that read-ahead hides what the storage sustains
+    simulate_longer: Callable[[], ModelRun] | None = None
 
     @cached_property
     def figures(self) -> SimulatedFigures:
@@ -62,7 +62,7 @@ class ModelRun:
     @cached_property
     def longer(self) -> ModelRun | None:
         """The same run with longer epochs; None if its own are long enough."""
-        return None if self.lengthen is None else replace(self.lengthen(), lengthen=None)
+        return None if self.simulate_longer is None else replace(self.simulate_longer(), simulate_longer=None)
 
     @property
     def training_seconds(self) -> float:
@@ -83,7 +83,7 @@ class ModelRun:
         if by == "au":
             return headline
         sustained = sustained_au(self._table, kept).mean if self.longer is None else self.longer.au(by)
-        return min(headline, self.storage_percent, math.nan if sustained is None else sustained)
+        return min(headline, self.max_sustained_percent, math.nan if sustained is None else sustained)
 
     @property
     def samples_per_second(self) -> float:
@@ -91,7 +91,7 @@ class ModelRun:
 
     @cached_property
     def _table(self) -> StepTable:
-        return in_order(self.rows)
+        return as_table(self.rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +101,7 @@ class Model:
     workload: Workload
     calibration: Calibration
     hosts: int = 1
-    assumes_files: bool = False
-    """Whether each number of accelerators has as many files as it needs, even if the dataset has fewer."""
+    assumes_files: bool = False  # whether each number of accelerators has as many files as it needs
 
     @cached_property
     def _by_file(self) -> Floats:
@@ -120,7 +119,7 @@ class Model:
         return metric.exclude_start_steps + metric.exclude_end_steps + 1
 
     def max_ranks(self) -> dict[EndedBy, float]:
-        """Return for how many accelerators the files and the cores suffice; infinity if that is no limit."""
+        """Return the largest numbers of accelerators for which files and cores suffice; infinity for no limit."""
         samples = self.workload.dataset.num_files_train * self.workload.dataset.num_samples_per_file
         by_files = math.inf if self.assumes_files else samples // (self.workload.reader.batch_size * self.min_steps)
         trainer_cores, cores = self._trainer_cores(), self.hosts * self.calibration.cores_to_share
@@ -141,34 +140,39 @@ class Model:
         """Return the model with `times` as many readers, and a prefetch queue as many times as deep."""
         reader = self.workload.reader
         threads = times * max(1, reader.read_threads)
-        more = replace(reader, read_threads=threads, prefetch_size=times * reader.prefetch_size)
-        return replace(self, workload=replace(self.workload, reader=more))
+        more_readers = replace(reader, read_threads=threads, prefetch_size=times * reader.prefetch_size)
+        return replace(self, workload=replace(self.workload, reader=more_readers))
 
     def run(
         self, ranks: int, *, speedup: float = 1.0, max_rows: int = MAX_ROWS, shrinks: bool = False, seed: int = 0
     ) -> ModelRun:
         """Simulate a run on a storage `speedup` times as fast as calibrated; raises UserError if no step counts."""
         job = batches.planned_job(self.workload, ranks)
-        ahead, train = job.batches_ahead, self.workload.train
-        least_steps = MIN_STEPS + ahead
+        batches_ahead, train = job.batches_ahead, self.workload.train
+        long_epoch = MIN_STEPS + batches_ahead  # steps
         if not self.assumes_files:
             self._refuse_too_short(job)
-        divisor = max(1, ranks * least_steps // max_rows) if shrinks else 1
+        divisor = max(1, ranks * long_epoch // max_rows) if shrinks else 1
         if divisor > 1 or self.assumes_files:
             model = self._shrunk(divisor) if divisor > 1 else self.with_files_for(ranks)
             return model.run(max(1, ranks // divisor), speedup=speedup, max_rows=max_rows, seed=seed)
-        reader, calibration = self.workload.reader, self.calibration
-        epochs = _first_epochs(job.schedule, ranks, max_rows, least_steps)
-        # Latency keeps few readers from the full throughput: other jobs use what these leave, and then take from them.
-        alone = speedup * throughputs(calibration.curve, ranks * max(1, reader.read_threads))
-        rate = np.minimum(alone, 1e6 * calibration.available_mb_per_second(speedup))
-        lengthen, times_longer = None, math.ceil(least_steps / job.schedule[0].steps)
-        if times_longer > 1:
-            model, max_rows = self._with_one_epoch(times_longer), min(max_rows, 30_000)  # only for its sustained AU
-            lengthen = partial(model.run, ranks, speedup=speedup, max_rows=max_rows, shrinks=True, seed=seed)
-        fewest_counted = min(block.steps for epoch in job.schedule for block in epoch.blocks) - (self.min_steps - 1)
+        reader, data, calibration = self.workload.reader, self.workload.dataset, self.calibration
+        epochs = _first_epochs(job.schedule, ranks, max_rows, long_epoch)
+        # Few readers leave a part of the throughput unused. Other jobs use that part first, and slow the readers down
+        # only if both together could use more than the whole.
+        without_others = speedup * throughputs(calibration.curve, ranks * max(1, reader.read_threads))
+        rate = np.minimum(without_others, 1e6 * calibration.available_mb_per_second(speedup))
+        times_longer = math.ceil(long_epoch / job.schedule[0].steps)
+        simulate_longer = None
+        if times_longer > 1:  # one epoch with as many times the files, simulated only for its sustained AU
+            longer_data = replace(data, num_files_train=times_longer * data.num_files_train)
+            one_epoch = replace(train, epochs=1, total_training_steps=-1)
+            model = replace(self, workload=replace(self.workload, dataset=longer_data, train=one_epoch))
+            max_rows = min(max_rows, 30_000)
+            simulate_longer = partial(model.run, ranks, speedup=speedup, max_rows=max_rows, shrinks=True, seed=seed)
+        shortest_block = min(block.steps for epoch in job.schedule for block in epoch.blocks)
         # The trainer holds one batch more, which it takes off the loader while a step computes.
-        most_read_ahead = ahead + 1 if ahead and not train.synchronous else ahead
+        max_read_ahead = batches_ahead + 1 if batches_ahead and not train.synchronous else batches_ahead
         step_bytes = ranks * reader.batch_size * self.mean_sample_bytes
         demand = step_bytes / mean_seconds(train.computation_time)  # bytes/s, if no accelerator waits
         return ModelRun(
@@ -177,43 +181,36 @@ class Model:
             workload=self.workload,
             simulated_steps=sum(epoch.steps for epoch in epochs),
             planned_steps=sum(epoch.steps for epoch in job.schedule),
-            read_ahead=fewest_counted <= most_read_ahead,
-            storage_percent=100.0 * float(rate.max()) / demand,
-            lengthen=lengthen,
+            read_ahead=shortest_block - (self.min_steps - 1) <= max_read_ahead,
+            max_sustained_percent=100.0 * float(rate.max()) / demand,
+            simulate_longer=simulate_longer,
         )
 
     def _refuse_too_short(self, job: TrainingJob) -> None:
         """Raise UserError if too few samples, or a limit of steps, leave no step that counts."""
-        plan, least, train = job.train_plan, self.min_steps, self.workload.train
-        if plan.steps_per_epoch < least:
+        plan, min_steps = job.train_plan, self.min_steps
+        if plan.steps_per_epoch < min_steps:
             max_ranks, is_folder = min(self.max_ranks().values()), self.workload.dataset.source == "folder"
-            more = "name a folder with more files" if is_folder else "set dataset.num_files_train to what it will have"
+            hint = "name a folder with more files" if is_folder else "set dataset.num_files_train to what it will have"
             if max_ranks >= 1:
-                more = f"predict at most {max_ranks:g}, or {more}"
+                hint = f"predict at most {max_ranks:g}, or {hint}"
             raise UserError(
-                f"the dataset has {count(plan.num_samples, 'sample')}, too few for {count(least, 'step')} x "
-                f"{count(job.ranks, 'accelerator')} x batch {plan.batch_size} that an AU needs: {more}"
+                f"the dataset has {count(plan.num_samples, 'sample')}, too few for {count(min_steps, 'step')} x "
+                f"{count(job.ranks, 'accelerator')} x batch {plan.batch_size} that an AU needs: {hint}"
             )
         longest = max(block.steps for epoch in job.schedule for block in epoch.blocks)
-        if longest < least:
-            limited = 0 < train.total_training_steps < least
-            setting = "train.total_training_steps" if limited else "checkpoint.steps_between_checkpoints"
+        if longest < min_steps:
+            limits_run = 0 < self.workload.train.total_training_steps < min_steps
+            setting = "train.total_training_steps" if limits_run else "checkpoint.steps_between_checkpoints"
             raise UserError(
-                f"{setting}={longest} leaves no step to count: an AU leaves out {least - 1} of each block of steps "
-                f"(metric.exclude_start_steps, exclude_end_steps); set {setting} to {least} or more"
+                f"{setting}={longest} leaves no step to count: an AU leaves out {min_steps - 1} of each block of steps "
+                f"(metric.exclude_start_steps, exclude_end_steps); set {setting} to {min_steps} or more"
             )
-
-    def _with_one_epoch(self, times: int) -> Model:
-        """Return the model of a run of one epoch with `times` as many files."""
-        workload = self.workload
-        data = replace(workload.dataset, num_files_train=times * workload.dataset.num_files_train)
-        train = replace(workload.train, epochs=1, total_training_steps=-1)
-        return replace(self, workload=replace(workload, dataset=data, train=train))
 
     def _shrunk(self, divisor: int) -> Model:
         """Return the model for 1 / `divisor` of the accelerators, on the same fraction of files, storage and hosts."""
         data, calibration = self.workload.dataset, self.calibration
-        fewer = replace(data, num_files_train=max(1, data.num_files_train // divisor))
+        fewer_files = replace(data, num_files_train=max(1, data.num_files_train // divisor))
         curve = {max(1, point.readers // divisor): point.mb_per_second / divisor for point in calibration.curve}
         smaller = replace(
             calibration,
@@ -221,23 +218,24 @@ class Model:
             cores=calibration.cores_to_share / divisor,
             others_mb_per_second=calibration.others_mb_per_second / divisor,
         )
-        return replace(self, workload=replace(self.workload, dataset=fewer), calibration=smaller)
+        return replace(self, workload=replace(self.workload, dataset=fewer_files), calibration=smaller)
 
     def _rows_with_trainers(self, job: TrainingJob, epochs: Sequence[Epoch], rate: Floats, seed: int) -> StepRows:
         """Simulate epochs whose trainers use cores while they compute; raises UserError if they need all cores."""
-        used, cores = job.ranks * self._trainer_cores(), self.hosts * self.calibration.cores_to_share
-        if used >= cores:
+        used_cores, cores = job.ranks * self._trainer_cores(), self.hosts * self.calibration.cores_to_share
+        if used_cores >= cores:
             raise UserError(
-                f"train.step_cpu_time of {job.ranks} accelerators needs {used:.1f} cores, and there are {cores:g}: the "
-                "trainers alone exceed this host; predict fewer, or more --hosts"
+                f"train.step_cpu_time of {job.ranks} accelerators needs {used_cores:.1f} cores, and there are "
+                f"{cores:g}: the trainers alone exceed this host; predict fewer, or more --hosts"
             )
-        rows = self._rows(job, epochs, rate, cores - used, seed)
+        # Trainers use their cores only while they compute: the higher the AU, the fewer cores are left to the readers.
+        # Bisection finds the AU that the cores left at this AU allow.
+        rows = self._rows(job, epochs, rate, cores - used_cores, seed)
         low = au_percent(rows) / 100
-        high = au_percent(self._rows(job, epochs, rate, cores, seed)) / 100 if used else low
-        # The higher the AU, the fewer cores are left to the readers. Bisection finds the AU that the rest allows.
+        high = au_percent(self._rows(job, epochs, rate, cores, seed)) / 100 if used_cores else low
         while high - low > 0.02:
             au = (low + high) / 2
-            rows = self._rows(job, epochs, rate, cores - au * used, seed)
+            rows = self._rows(job, epochs, rate, cores - au * used_cores, seed)
             if au_percent(rows) > 100 * au:
                 low = au
             else:
@@ -254,7 +252,6 @@ class Model:
         """Simulate epochs whose readers get bytes at `rate` (see `EpochInput`) and share `cores`."""
         reader, calibration, plan = self.workload.reader, self.calibration, job.train_plan
         random = np.random.default_rng([seed, job.ranks])
-        rows_of_epochs, start = [], 0.0
         delay_seconds = calibration.step_share * mean_seconds(self.workload.train.computation_time)
         costs = replace(
             calibration.costs,
@@ -262,18 +259,21 @@ class Model:
             take_seconds=self.workload.recorded.hand_over_seconds if reader.tensors else 0.0,
         )
         workers = max(1, reader.read_threads)
+        rows_of_epochs = []
+        start_seconds = 0.0
         for epoch in epochs:
             planned_bytes = batches.batch_bytes(
                 plan, self._by_file, epoch.number, epoch.steps, group_rows=job.group_rows, workers=workers
             )
             app_bytes = calibration.bytes_factor * planned_bytes
-            work = _draw_work(calibration, max(plan.batch_size, job.group_rows), app_bytes.shape, random)
+            samples_per_read = max(plan.batch_size, job.group_rows)
+            relative_costs = _draw_costs(calibration, samples_per_read, app_bytes.shape, random)
             decode_seconds = plan.batch_size * calibration.decode_seconds_per_sample
             preprocess_seconds = batches.preprocessing_seconds(self.workload, app_bytes.shape, random)
             sleeps = reader.preprocess == "sleep"
             core_seconds = decode_seconds + (np.zeros_like(preprocess_seconds) if sleeps else preprocess_seconds)
             inputs = EpochInput(
-                work_bytes=app_bytes * work,
+                weighted_bytes=app_bytes * relative_costs,
                 decode_seconds=core_seconds,
                 sleep_seconds=preprocess_seconds if sleeps else None,
                 compute_seconds=batches.computation_seconds(job, epoch.number, epoch.steps),
@@ -286,27 +286,31 @@ class Model:
                 costs=costs,
             )
             times = simulate(inputs)
-            rows = step_rows(epoch, inputs, times, start_seconds=start)
+            rows = step_rows(epoch, inputs, times, start_seconds=start_seconds)
             rows["samples"], rows["app_bytes"] = plan.batch_size, np.rint(app_bytes).ravel()
             rows_of_epochs.append(rows)
-            start += float(times.free[-1]) + 1.0  # no metric uses the time between epochs
+            start_seconds += float(times.free[-1]) + 1.0  # no metric uses the time between epochs
         all_rows: StepRows = np.concatenate(rows_of_epochs)
         return all_rows
 
 
-def _draw_work(
-    calibration: Calibration, batch_size: int, shape: tuple[int, ...], random: np.random.Generator
+def _draw_costs(
+    calibration: Calibration, samples_per_read: int, shape: tuple[int, ...], random: np.random.Generator
 ) -> Floats:
-    """Return random work (`Calibration.work`) of each batch, with mean 1; the work of larger batches varies less."""
+    """Return random relative costs (`Calibration.work`) of reads, with mean 1; those of larger reads vary less.
+
+    A read as large as k measured ones has the mean cost of k draws. To limit the memory, at most 16 are drawn: then the
+    deviations are scaled by sqrt(16 / k).
+    """
     quantiles = np.array(calibration.work)
     if len(quantiles) < 2:
         return np.ones(shape)
-    reads_per_batch = batch_size / calibration.samples_per_read
-    draws = min(max(1, round(reads_per_batch)), 16)  # 16 limits the memory; then the spread is scaled to that of all
+    size = samples_per_read / calibration.samples_per_read  # in measured reads
+    draws = min(max(1, round(size)), 16)
     mean_drawn: Floats = random.choice(quantiles, size=(*shape, draws)).mean(axis=-1)
-    deviations = (mean_drawn - 1) * np.sqrt(draws / max(reads_per_batch, 1 / 16))
-    work = np.maximum(0.02, 1 + deviations)  # 0.02: each read takes some time
-    return np.asarray(work / work.mean())
+    deviations = (mean_drawn - 1) * np.sqrt(draws / max(size, 1 / 16))
+    costs = np.maximum(0.02, 1 + deviations)  # 0.02: each read takes some time
+    return np.asarray(costs / costs.mean())
 
 
 def _first_epochs(schedule: tuple[Epoch, ...], ranks: int, max_rows: int, min_steps: int) -> tuple[Epoch, ...]:
@@ -320,7 +324,7 @@ def _first_epochs(schedule: tuple[Epoch, ...], ranks: int, max_rows: int, min_st
 
 
 def step_rows(epoch: Epoch, inputs: EpochInput, times: EpochTimes, *, start_seconds: float) -> StepRows:
-    """Return the simulated epoch as rows of a step log: without samples and bytes, and no pauses between blocks."""
+    """Return the simulated epoch as rows of a step log, without samples and bytes; blocks follow without a pause."""
     ranks, steps = times.ready.shape
     rows = np.zeros((ranks, steps), STEP_DTYPE)
 
@@ -336,11 +340,11 @@ def step_rows(epoch: Epoch, inputs: EpochInput, times: EpochTimes, *, start_seco
     rows["ready_ns"] = stamp(times.ready)
     begin = np.maximum(rows["ready_ns"], rows["free_ns"])
     end = begin + compute
-    over = np.maximum(free[1:], end.max(axis=0))  # rounding must not let a step end before its slowest rank
-    rows["free_ns"][:, 1:] = over[:-1]
+    step_end = np.maximum(free[1:], end.max(axis=0))  # rounding must not let a step end before its slowest rank
+    rows["free_ns"][:, 1:] = step_end[:-1]
     rows["wait_ns"] = np.maximum(0, begin - rows["free_ns"])
-    rows["sync_ns"] = over - (rows["free_ns"] + rows["wait_ns"] + compute)
-    rows["met_ns"] = over + overhead_ns
+    rows["sync_ns"] = step_end - (rows["free_ns"] + rows["wait_ns"] + compute)
+    rows["met_ns"] = step_end + overhead_ns
     rows["asked_ns"] = np.concatenate([np.full((ranks, 1), free[0]), rows["met_ns"][:, :-1]], axis=1)
     rows["got_ns"] = np.maximum(rows["ready_ns"], rows["asked_ns"])
     rows["slept_ns"] = np.maximum(end, rows["got_ns"])  # a host whose delay is longer than a step does not sleep

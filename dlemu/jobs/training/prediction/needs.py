@@ -11,7 +11,7 @@ from typing import Literal
 
 from datagen.errors import UserError
 from datagen.settings import build
-from datagen.withheld import without_secrets
+from datagen.withheld import redact_argv
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.config import load
 from dlemu.config.overrides import take_word
@@ -95,26 +95,24 @@ class NeedsAnswer(OutcomeField, Answer):
 class _JobsFile:
     """A file of jobs that run at the same time."""
 
-    jobs: tuple[str, ...]
-    """The settings of each, such as `workload=unet3d ranks=8`."""
+    jobs: tuple[str, ...]  # the settings of each, such as `workload=unet3d ranks=8`
 
 
 def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[NeedsAnswer, str, Workload] | None:
     """Return what jobs need of their storage, the answer's folder, and the first job; None if they have a storage.
 
-    They have one if the request describes it or makes data on it, or if a single training job names or finds data: then
-    `run_prediction` answers. Raises UserError.
+    They have one if the request describes it or makes data, or a lone training job names or finds it. Raises UserError.
     """
-    words = [] if isinstance(source, Workload) else list(source)
-    for word in words:
-        if word.lstrip("+").startswith("workload=") and "," in word and not {"'", '"'} & set(word):
+    overrides = [] if isinstance(source, Workload) else list(source)
+    for setting in overrides:
+        if setting.lstrip("+").startswith("workload=") and "," in setting and not {"'", '"'} & set(setting):
             raise UserError(
-                f"{word} has several values: for what several jobs need together, name a file of them, as in `dlemu "
+                f"{setting} has several values: for what several jobs need together, name a file of them, as in `dlemu "
                 "predict jobs.yaml` with `jobs: [workload=unet3d ranks=8, workload=llama3_70b ranks=512]` in it"
             )
     if request.describes_storage or request.make is not None:
         return None
-    jobs, names_data = ([source], True) if isinstance(source, Workload) else _requested_jobs(words, request)
+    jobs, names_data = ([source], True) if isinstance(source, Workload) else _requested_jobs(overrides, request)
     first = jobs[0]
     has_storage = names_data or first.storage != Storage() or os.path.exists(first.dataset.data_folder)
     if len(jobs) == 1 and first.workflow.train and has_storage:
@@ -125,7 +123,7 @@ def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple
     total = _sum_of(needs_of_jobs)
     nvidia_class, times_class = _nvidia_class(total)
     answer = NeedsAnswer(
-        overrides=tuple(without_secrets(take_word(words, "output.folder")[1])),
+        overrides=tuple(redact_argv(take_word(overrides, "output.folder")[1])),
         jobs=tuple(needs_of_jobs),
         total=total,
         restart_minutes=request.restart_minutes,
@@ -136,20 +134,17 @@ def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple
     return answer, folder, replace(first, output=replace(first.output, report=False))  # a page would show no more
 
 
-def _requested_jobs(words: list[str], request: PredictionRequest) -> tuple[list[Workload], bool]:
-    """Return the job of the overrides, or those of the jobs file among them, and whether they name their data.
-
-    Raises UserError.
-    """
-    file = next((word for word in words if word.endswith((".yaml", ".yml")) and "=" not in word), None)
-    overrides_by_job = [words]
-    if file is not None:  # the other words are settings of each job
-        shared = [word for word in words if word != file]
-        overrides_by_job = [[*shlex.split(job), *shared] for job in build(_JobsFile, read_plain(file)).jobs]
+def _requested_jobs(overrides: list[str], request: PredictionRequest) -> tuple[list[Workload], bool]:
+    """Return the job of the overrides, or those of the jobs file among them, and whether they name their data."""
+    jobs_file = next((word for word in overrides if word.endswith((".yaml", ".yml")) and "=" not in word), None)
+    overrides_by_job = [overrides]
+    if jobs_file is not None:  # the other overrides are settings of each job
+        shared = [word for word in overrides if word != jobs_file]
+        overrides_by_job = [[*shlex.split(job), *shared] for job in build(_JobsFile, read_plain(jobs_file)).jobs]
     if not overrides_by_job:
         raise UserError("there is no job to predict for: wanted some in the file's `jobs`")
-    keys = {word.lstrip("+").partition("=")[0] for overrides in overrides_by_job for word in overrides}
-    jobs = [load(overrides, config_dir=request.config_dir) for overrides in overrides_by_job]
+    keys = {setting.lstrip("+").partition("=")[0] for settings in overrides_by_job for setting in settings}
+    jobs = [load(settings, config_dir=request.config_dir) for settings in overrides_by_job]
     return jobs, not keys.isdisjoint(("dataset.data_folder", "dataset.source"))
 
 
@@ -222,7 +217,7 @@ def _nvidia_class(total: Needs) -> tuple[NvidiaClass, float]:
 
 
 def ports(gb_per_second: float) -> str:
-    """Return how many network ports carry a rate, if they reach their line rate: `2 x 100 Gb/s or 1 x 400 Gb/s`."""
+    """Return how many network ports at line rate carry a rate: `2 x 100 Gb/s or 1 x 400 Gb/s`."""
     return " or ".join(
         f"{math.ceil(gb_per_second / rate)} x {speed} Gb/s" for speed, rate in PORT_GB_PER_SECOND.items()
     )
@@ -266,20 +261,20 @@ def _rate_lines(answer: NeedsAnswer) -> Iterator[Said]:
         node = _gb(max(job.read_gb_per_second / job.nodes for job in answer.jobs))
         request_kib = read * 1e9 / total.requests_per_second / 1024
         requests = f"{_si(total.requests_per_second)} requests/s of {request_kib:.0f} KiB"
-        least = f"{MLPERF_STEPS} steps, and {MLPERF_MEMORY_TIMES} times the memory of DGX H100s"
-        hidden = f"{_gb(total.first_step_gb_per_second)}/s if training must not wait for it"
+        mlperf_rule = f"{MLPERF_STEPS} steps, and {MLPERF_MEMORY_TIMES} times the memory of DGX H100s"
+        without_wait = f"{_gb(total.first_step_gb_per_second)}/s if training must not wait for it"
         yield Said("read", f"{_gb(read)}/s, {node}/s a node", f"for the AU that passes; {requests}")
-        yield Said("first step", f"{total.first_step_seconds:.2g} s at that rate, once an epoch", hidden)
-        yield Said("data", f"{_gb(total.dataset_gb)} as set; for MLPerf {_gb(total.mlperf_dataset_gb)}", least)
+        yield Said("first step", f"{total.first_step_seconds:.2g} s at that rate, once an epoch", without_wait)
+        yield Said("data", f"{_gb(total.dataset_gb)} as set; for MLPerf {_gb(total.mlperf_dataset_gb)}", mlperf_rule)
     else:
         yield Said("read", "next to nothing")
     if total.checkpoint_gb:
         size = _gb(total.checkpoint_gb)
-        written = f"{size} every {total.checkpoint_minutes:g} min; if waiting may cost {LOST_PERCENT:g} % of the time"
-        write = f"{_gb(total.drain_gb_per_second)}/s, or {_gb(total.write_gb_per_second)}/s if training waits"
-        yield Said("write", write, written)
-        restart = f"{size}, if it may take {answer.restart_minutes:g} min"
-        yield Said("restart", f"{_gb(total.restart_gb_per_second)}/s", restart)
+        amount = f"{size} every {total.checkpoint_minutes:g} min; if waiting may cost {LOST_PERCENT:g} % of the time"
+        rates = f"{_gb(total.drain_gb_per_second)}/s, or {_gb(total.write_gb_per_second)}/s if training waits"
+        yield Said("write", rates, amount)
+        time_limit = f"{size}, if it may take {answer.restart_minutes:g} min"
+        yield Said("restart", f"{_gb(total.restart_gb_per_second)}/s", time_limit)
 
 
 def _jobs_table(answer: NeedsAnswer) -> Table:

@@ -30,6 +30,8 @@ PREDICTED = "predicted"  # first word of the answer's line
 # Why a search ended before it found a number of accelerators that fails (`NO_MORE`)
 EndedBy = Literal["storage", "others", "most", "files", "cores"]
 Interval = tuple[float, float]  # lowest and highest value; at least 9 of 10 measured values are expected between them
+_SHOWN_COUNTS = 3  # numbers of accelerators that have a line each on the screen, around the largest that passes
+_VERDICTS = {True: "pass", False: "fail", None: "too close to call"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +133,7 @@ NO_MORE: dict[EndedBy, str] = {
     "files": "the dataset has files for no more",
     "cores": "this host has cores for no more trainers (see --hosts, --host-cores)",
 }
+# Why a prediction is less certain than its interval
 FINDINGS: Wording[str] = {
     f"{OUTSIDE}.readers": "no measurement had {readers:count reader}: the speed with {tried} is assumed",
     f"{OUTSIDE}.saturation": "the storage never reached its limit, or gave more at first, so it gives at least this: "
@@ -139,7 +142,6 @@ FINDINGS: Wording[str] = {
     Code.OTHER_PROGRAM_ON_CORES: "{busy_cores:.1f} of {cores:g} cores were busy with other work in the probe, and the "
     "intervals allow for that: stop it and predict again",
 }
-"""Why a prediction is less certain than its interval."""
 
 
 def _passing(answer: Prediction) -> str:
@@ -166,10 +168,6 @@ def _passing(answer: Prediction) -> str:
     too_close = f"{certain + 1} to {possible} are" if certain + 1 < possible else f"{possible} is"
     passing = f"{passing}, {too_close} too close to call"
     return f"{passing}; {end_reason}" if end_reason else passing
-
-
-_SHOWN_COUNTS = 3  # the numbers of accelerators around the largest that passes have a line each
-_VERDICTS = {True: "pass", False: "fail", None: "too close to call"}
 
 
 def _screen(answer: Prediction, folder: str) -> Screen:

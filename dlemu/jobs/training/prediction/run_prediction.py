@@ -42,18 +42,18 @@ ReadForeign = Callable[[str], ForeignRun | None]  # reads another benchmark's ru
 def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[Prediction, str, Workload]:
     """Predict for overrides or a workload; return the prediction, its folder and the workload. Raises UserError.
 
-    Predicts for `ranks` accelerators, if overrides name them or a workload has more than 1; else finds how many pass. A
-    storage that the request does not describe is probed. If only its speed is given, and no files, files are assumed.
+    The number of accelerators is `ranks`, if overrides name it or a workload has more than 1; else it is searched for.
+    A storage that the request does not describe is probed. With a speed alone, files are assumed as needed.
     """
     known = None if request.from_folder is None else read_known(request.from_folder, request.read_foreign)
     if isinstance(source, Workload):
         workload, names_files = source, True
         ranks = source.ranks if source.ranks > 1 else None
     else:
-        words = list(source)
-        workload = load(words, config_dir=request.config_dir, base=None if known is None else known.workload)
-        ranks = workload.ranks if any(word.lstrip("+").startswith("ranks=") for word in words) else None
-        names_files = any("dataset.num_files_train=" in word for word in words)
+        overrides = list(source)
+        workload = load(overrides, config_dir=request.config_dir, base=None if known is None else known.workload)
+        ranks = workload.ranks if any(one.lstrip("+").startswith("ranks=") for one in overrides) else None
+        names_files = any("dataset.num_files_train=" in one for one in overrides)
     check_runnable(workload)
     refuse(_not_modelled(workload, request, known))
     folder = workload.output.folder or new_folder(workload.results_name, "predict-")
@@ -99,25 +99,26 @@ def _calibrate(workload: Workload, request: PredictionRequest, known: Known | No
 
 # Settings whose effect on reads only a measurement shows: they must be the same as in the run predicted from
 _SAME_AS_MEASURED: tuple[str, ...] = (
-    *("reader.engine", "reader.decode", "reader.verify", "reader.odirect", "reader.transfer_size"),
-    *("reader.range_bytes", "reader.io_depth", "reader.pin_memory", "reader.tensors", "reader.tensor_bytes"),
-    *("dataset.compression", "dataset.compressibility", "metric.cached"),
-)
+    "reader.engine", "reader.decode", "reader.verify", "reader.odirect", "reader.transfer_size", "reader.range_bytes",
+    "reader.io_depth", "reader.pin_memory", "reader.tensors", "reader.tensor_bytes",
+    "dataset.compression", "dataset.compressibility", "metric.cached",
+)  # fmt: skip
 # Further such settings with `metric.cached`: they change the share of the reads that memory serves
 _SAME_IF_CACHED: tuple[str, ...] = ("reader.evict_page_cache", "train.epochs")
 # Settings that must be the same as in any source; a speed or a probe has the defaults
 _SAME_AS_SOURCE: tuple[str, ...] = ("reader.page_cache_percent",)
 # Settings that must have their defaults where only the storage's speed is given
 _DEFAULT_WITH_SPEED: tuple[str, ...] = (
-    *("reader.decode", "reader.verify", "reader.pin_memory", "reader.tensors", "dataset.compression", "metric.cached"),
-)
+    "reader.decode", "reader.verify", "reader.pin_memory", "reader.tensors", "dataset.compression", "metric.cached",
+)  # fmt: skip
 # Settings that the model does not simulate: they must have their defaults
 _DEFAULT_IN_MODEL = ("train.compute", "checkpoint.asynchronous")
 
 
 def _not_modelled(workload: Workload, request: PredictionRequest, known: Known | None) -> Iterator[str]:
     """Yield a problem for each setting that affects runs in a way that neither the model nor the source knows."""
-    reader, measured, names = workload.reader, Workload(), _SAME_AS_SOURCE
+    reader, names = workload.reader, _SAME_AS_SOURCE
+    measured = Workload()  # the defaults, unless a run was measured
     if known is not None:
         source, measured = request.from_folder, known.workload
         names += _SAME_AS_MEASURED + (_SAME_IF_CACHED if workload.metric.cached else ())
@@ -133,12 +134,12 @@ def _not_modelled(workload: Workload, request: PredictionRequest, known: Known |
     }
     required = {name: attrgetter(name)(Workload()) for name in _DEFAULT_IN_MODEL}
     required |= {name: attrgetter(name)(measured) for name in names}
-    for name, wanted in required.items():
+    for name, required_value in required.items():
         value = attrgetter(name)(workload)
-        if value != wanted and not harmless.get(name):
+        if value != required_value and not harmless.get(name):
             yield (
                 f"{name} is {str(value).lower()}, and neither the model nor {source} knows what that changes: wanted "
-                f"{str(wanted).lower()}, or a measurement with it (`dlemu train`)"
+                f"{str(required_value).lower()}, or a measurement with it (`dlemu train`)"
             )
 
 
@@ -155,7 +156,8 @@ def calibrate_by_probe(
     )
     job = make_job(workload, 1, dataset, folder=os.devnull)
     evicts = treatment_of(workload, dataset.total_bytes) in ("evicted", "large")
-    began, others_before, levels = time.monotonic(), _others_cpu_seconds(), []
+    began, others_before = time.monotonic(), _others_cpu_seconds()
+    levels = []
     for level in measure_levels(job, evicts=evicts, repeat=readers, most_seconds=most_seconds):
         on_event(PartMeasured(level, f"{count(level.readers, 'reader')} {level.mb_per_second:,.1f} MB/s"))
         levels.append(level)
@@ -169,7 +171,7 @@ def calibrate_by_probe(
 
 
 def _others_cpu_seconds() -> float:
-    """Return the host's CPU seconds so far, without those of this process and its children that have ended."""
+    """Return the CPU seconds of this host's other programs so far: without this process and its ended children."""
     host, own = psutil.cpu_times(), os.times()
     busy = sum(host) - host.idle - getattr(host, "iowait", 0.0) - getattr(host, "guest", 0.0)
     return float(busy) - sum(own[:4])  # user and system time, of the process and of its children

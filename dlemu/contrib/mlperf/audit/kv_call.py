@@ -1,6 +1,6 @@
 """Reads one run of v3.0's kv_cache benchmark, and computes an upper bound of its storage's throughput.
 
-A run is the folder of one call of the tool, with 3 options and by default 3 trials of each:
+A run is one call of the tool, which runs each of 3 options in several trials, by default 3. It leaves a folder:
 
     kv_cache/llama3.1-8b/run/20260712_180000/
         kv_cache_20260712_180000_metadata.json
@@ -37,7 +37,7 @@ from dlemu.contrib.mlperf.rules.known import Finding
 
 OPTIONS = (1, 2, 3)  # the benchmark's three configurations, each run in several trials; only option 2 has a memory tier
 Direction = Literal["read", "written"]  # in the keys of the tool's byte counts
-BANDWIDTH_KEYS: Mapping[Direction, str] = {"read": "read_bandwidth_gbps", "written": "write_bandwidth_gbps"}
+VERBS: Mapping[Direction, str] = {"read": "read", "written": "write"}  # in the keys of its rates and latencies
 _OPTION_FOLDER = re.compile(r"^option_(\d+)$")
 _RANK_FILE = re.compile(r"option_(\d+)/trial_(\d+)/rank_(\d+)/kvcache_results_.*\.json")
 
@@ -46,7 +46,7 @@ _RANK_FILE = re.compile(r"option_(\d+)/trial_(\d+)/rank_(\d+)/kvcache_results_.*
 class KvRank:
     """Results of one rank in one trial of one option."""
 
-    run: str
+    folder: str  # of the run
     option: int
     trial: int
     rank: int
@@ -106,8 +106,8 @@ class KvRank:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KvLeaf(CallRecords):
-    """One run: the results of every rank in every trial of the three options."""
+class KvCall(CallRecords):
+    """One call of the benchmark: the results of every rank in every trial of the three options."""
 
     ranks: tuple[KvRank, ...] = ()
 
@@ -129,13 +129,14 @@ class KvLeaf(CallRecords):
         return [[rank for rank in ranks if rank.trial == trial] for trial in sorted({rank.trial for rank in ranks})]
 
     @property
-    def clocks_seconds(self) -> list[float]:
-        """Time on the tool's clock in each trial of all options, by the slowest rank; trials run one after another."""
+    def trial_seconds(self) -> list[float]:
+        """Time of each trial on the tool's clock, by the slowest rank; the trials of all options run in turn."""
         trials = [trial for option in OPTIONS for trial in self.trials(option)]
         return [max(rank.elapsed_seconds or 0.0 for rank in trial) for trial in trials]
 
-    def published(self, option: int, name: str) -> float | None:
-        return number(value_at(self.summary, f"options.{option}.aggregated_{name}"))
+    def published(self, option: int, metric: str) -> float | None:
+        """Return an aggregate metric of an option, by the summary."""
+        return number(value_at(self.summary, f"options.{option}.aggregated_{metric}"))
 
     def max_gib_per_second(self, option: int, direction: Direction) -> float | None:
         """Return an option's highest possible throughput; None if a rank's is unknown."""
@@ -144,18 +145,18 @@ class KvLeaf(CallRecords):
 
 def mean_of_sums(trials: Iterable[Iterable[float | None]]) -> float | None:
     """Return the sum over ranks, averaged over trials (rule 6.3.4.1); None if any rank's number is unknown."""
-    known = [all_known(trial) for trial in trials]
-    sums = all_known(None if trial is None else sum(trial) for trial in known)
+    numbers_by_trial = [all_known(trial) for trial in trials]
+    sums = all_known(None if trial is None else sum(trial) for trial in numbers_by_trial)
     return fmean(sums) if sums else None
 
 
-def is_kv_leaf(subfolders: Sequence[str]) -> bool:
-    """Return whether a folder with these subfolders is a run of kv_cache."""
+def is_kv_call(subfolders: Sequence[str]) -> bool:
+    """Return whether a folder with these subfolders holds a run of kv_cache."""
     return any(_OPTION_FOLDER.match(name) for name in subfolders)
 
 
-def read_kv_leaf(folder: str) -> KvLeaf:
-    """Read the folder of a run; `broken` has a finding for each file that can't be read."""
+def read_kv_call(folder: str) -> KvCall:
+    """Read the folder of a call; `broken` has a finding for each file that can't be read."""
     parent = os.path.basename(os.path.dirname(folder))
     records = read_call_records(folder, phase=parent if parent in PHASES else "run")
     paths = glob("option_*/trial_*/rank_*/kvcache_results_*.json", root_dir=folder)
@@ -164,22 +165,22 @@ def read_kv_leaf(folder: str) -> KvLeaf:
     broken: list[Finding] = []
     for (option, trial, rank), path in sorted((tuple(map(int, match.groups())), match[0]) for match in matches):
         content = mapping(read_json(os.path.join(folder, path), broken))
-        ranks.append(KvRank(run=folder, option=option, trial=trial, rank=rank, content=content))
-    return KvLeaf(**vars(records) | {"ranks": tuple(ranks), "broken": (*records.broken, *broken)})
+        ranks.append(KvRank(folder=folder, option=option, trial=trial, rank=rank, content=content))
+    return KvCall(**vars(records) | {"ranks": tuple(ranks), "broken": (*records.broken, *broken)})
 
 
-def kv_commands(leaf: KvLeaf) -> dict[int, list[dict[str, str]]]:
+def kv_commands(call: KvCall) -> dict[int, list[dict[str, str]]]:
     """Return option -> the flags (`num-users` -> `200`) of each of its trials' commands in the metadata."""
     commands: dict[int, list[dict[str, str]]] = {}
-    for command in leaf.commands:
-        flags = {word[2:]: value for word, value in pairwise(command.split()) if word.startswith("--")}
+    for command in call.commands:
+        flags = {flag[2:]: value for flag, value in pairwise(command.split()) if flag.startswith("--")}
         option = re.search(r"option_(\d+)", flags.get("rank-output-base", ""))
         if option:
             commands.setdefault(int(option[1]), []).append(flags)
     return commands
 
 
-def copied_latencies(ranks: Iterable[KvRank]) -> Iterator[tuple[KvRank, KvRank]]:
+def ranks_with_copied_latencies(ranks: Iterable[KvRank]) -> Iterator[tuple[KvRank, KvRank]]:
     """Yield (original, copy) for every rank with exactly the latencies of an earlier rank."""
     originals: dict[tuple[float, ...], KvRank] = {}
     for rank in ranks:

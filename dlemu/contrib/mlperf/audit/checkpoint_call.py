@@ -30,7 +30,7 @@ _TRANSFER = re.compile(r"^(save|load)_ckpt(\d+)$")
 _STATS = re.compile(r"^(\d+)_per_epoch_stats\.json$")
 _STAMP_TOLERANCE_SECONDS = 0.01  # between a duration and its time stamps
 _SUMMARY_TOLERANCE_US = 1_000_000  # how far a checkpoint may reach beyond the summary's start and end
-_MIN_SLOWER = 0.01  # smallest relative difference to rank 0 from which the slowest rank is reported
+_MIN_SLOWER = 0.01  # relative; the slowest rank is reported if it took this much longer than rank 0
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Transfer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointLeaf(CallRecords):
+class CheckpointCall(CallRecords):
     """One call of the benchmark, which saves or loads checkpoints, or both."""
 
     transfers: Mapping[int, tuple[Transfer, ...]] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class CheckpointLeaf(CallRecords):
             return None
 
 
-def read_checkpoint_leaf(folder: str) -> CheckpointLeaf:
+def read_checkpoint_call(folder: str) -> CheckpointCall:
     """Read the folder of a call; `broken` has a finding for each file that can't be read."""
     records = read_call_records(folder)
     transfers = {}
@@ -99,13 +99,14 @@ def read_checkpoint_leaf(folder: str) -> CheckpointLeaf:
         rank_transfers = tuple(transfer for _, epoch in epochs for transfer in _transfers(epoch))
         if rank_transfers:
             transfers[rank] = rank_transfers
-    return CheckpointLeaf(**vars(records) | {"transfers": transfers, "broken": (*records.broken, *broken)})
+    return CheckpointCall(**vars(records) | {"transfers": transfers, "broken": (*records.broken, *broken)})
 
 
 def _transfers(epoch: Mapping[str, Any]) -> Iterator[Transfer]:
     """Yield a save of 2.5 s for {"save_ckpt1": {"start": .., "end": .., "duration": 2.5, "throughput": 42.1}}."""
     for name, content in epoch.items():
-        match, stats = _TRANSFER.match(str(name)), mapping(content)
+        match = _TRANSFER.match(str(name))
+        stats = mapping(content)
         seconds = number(stats.get("duration"))
         if match and seconds is not None:
             kind: Kind = "save" if match[1] == "save" else "load"
@@ -114,93 +115,94 @@ def _transfers(epoch: Mapping[str, Any]) -> Iterator[Transfer]:
             yield Transfer(kind, seconds, number(stats.get("throughput")), stamped, start_us)
 
 
-def checkpoint_numbers(leaf: CheckpointLeaf) -> Iterator[Finding]:
+def checkpoint_numbers(call: CheckpointCall) -> Iterator[Finding]:
     """Report contradictions between the files of a call, and a slowest rank that took longer than rank 0."""
-    yield from leaf.broken
-    if leaf.transfers and leaf.metric:
-        problems = [*_differences(leaf), *_outside_summary(leaf)]
-        for rank, transfers in leaf.transfers.items():
+    yield from call.broken
+    if call.transfers and call.metric:
+        problems = [*_differences(call), *_outside_summary(call)]
+        for rank, transfers in call.transfers.items():
             problems += [f"rank {rank}: {seen}" for seen in _stamp_differences(transfers)]
         if problems:
             yield by_rule("checkpoint.differs", first_few(problems))
     else:
-        facts = {"checkpoints of any rank": leaf.transfers or None, "summary": leaf.metric or None}
+        facts = {"checkpoints of any rank": call.transfers or None, "summary": call.metric or None}
         yield from unapplied("checkpoint.differs", facts)
-    yield from _size(leaf)
-    yield from _slowest(leaf)
-    yield from _staggered(leaf)
+    yield from _size(call)
+    yield from _slowest(call)
+    yield from _staggered(call)
 
 
-def _size(leaf: CheckpointLeaf) -> Iterator[Finding]:
-    if leaf.plan is None or leaf.size_gib is None:
-        facts = {"settings of the model": leaf.plan, "size in the summary": leaf.size_gib}
+def _size(call: CheckpointCall) -> Iterator[Finding]:
+    if call.plan is None or call.size_gib is None:
+        facts = {"settings of the model": call.plan, "size in the summary": call.size_gib}
         yield from unapplied("checkpoint.size", facts)
         return
-    planned_gib = leaf.plan.tensor_bytes() / GIB
-    if not same_sum(leaf.size_gib, planned_gib):
+    planned_gib = call.plan.tensor_bytes() / GIB
+    if not same_sum(call.size_gib, planned_gib):
         wanted = f"{planned_gib:.6f}: the size of this model's tensors with so many ranks"
-        yield by_rule("checkpoint.size", f"checkpoint_size_GB is {leaf.size_gib:.6f}", wanted)
+        yield by_rule("checkpoint.size", f"checkpoint_size_GB is {call.size_gib:.6f}", wanted)
 
 
-def _slowest(leaf: CheckpointLeaf) -> Iterator[Finding]:
+def _slowest(call: CheckpointCall) -> Iterator[Finding]:
     """Report saves or loads in which the slowest rank, whose figures the rules require, took longer than rank 0."""
-    if leaf.ranks is None or len(leaf.transfers) < leaf.ranks:
-        if leaf.transfers:
+    if call.ranks is None or len(call.transfers) < call.ranks:
+        if call.transfers:
             yield from unapplied("checkpoint.slowest", {"times of every rank": None})
         return
     for kind in KINDS:
-        rounds = rounds_of(leaf, kind)
+        rounds = rounds_of(call, kind)
         if not rounds:
             continue
-        rank_0, slowest = fmean(seconds[0] for seconds in rounds), fmean(max(seconds) for seconds in rounds)
+        rank_0 = fmean(seconds[0] for seconds in rounds)
+        slowest = fmean(max(seconds) for seconds in rounds)
         if slowest > rank_0 * (1 + _MIN_SLOWER):
             seen = f"a {kind} took rank 0 {rank_0:.2f} s, the slowest rank {slowest:.2f} s"
-            if leaf.size_gib:
-                seen += f", {fmean(leaf.size_gib / max(seconds) for seconds in rounds):.3f} GiB/s"
+            if call.size_gib:
+                seen += f", {fmean(call.size_gib / max(seconds) for seconds in rounds):.3f} GiB/s"
             yield by_rule("checkpoint.slowest", f"{seen} (means of {len(rounds)})")
 
 
-def _staggered(leaf: CheckpointLeaf) -> Iterator[Finding]:
+def _staggered(call: CheckpointCall) -> Iterator[Finding]:
     """All ranks save, or load, a checkpoint at the same time: none begins after another has ended."""
     for kind in KINDS:
-        by_rank = [[each for each in transfers if each.kind == kind] for transfers in leaf.transfers.values()]
+        by_rank = [[each for each in transfers if each.kind == kind] for transfers in call.transfers.values()]
         for index, transfers in enumerate(zip(*by_rank, strict=False), 1):
             starts_us = [each.start_us for each in transfers if each.start_us is not None]
             ends_us = [each.start_us + 1e6 * each.seconds for each in transfers if each.start_us is not None]
             gap_us = max(starts_us) - min(ends_us) if starts_us else 0
             if gap_us > 1e6 * _STAMP_TOLERANCE_SECONDS:
-                severity: Severity = "error" if leaf.hosts == 1 else "warning"  # the clocks of several hosts may differ
+                severity: Severity = "error" if call.hosts == 1 else "warning"  # the clocks of several hosts may differ
                 seen = f"{kind} {index}: a rank began {gap_us / 1e6:.1f} s after another had ended"
                 yield by_rule("checkpoint.staggered", seen, severity=severity)
                 return
 
 
-def rounds_of(leaf: CheckpointLeaf, kind: Kind) -> list[list[float]]:
+def rounds_of(call: CheckpointCall, kind: Kind) -> list[list[float]]:
     """Return the seconds of all ranks for each checkpoint; empty if ranks have different numbers of checkpoints."""
     by_rank = [
         [transfer.seconds for transfer in transfers if transfer.kind == kind and transfer.seconds > 0]
-        for _, transfers in sorted(leaf.transfers.items())
+        for _, transfers in sorted(call.transfers.items())
     ]
     is_complete = len(set(map(len, by_rank))) == 1
     return [list(seconds) for seconds in zip(*by_rank, strict=True)] if is_complete else []
 
 
-def _differences(leaf: CheckpointLeaf) -> Iterator[str]:
+def _differences(call: CheckpointCall) -> Iterator[str]:
     """Yield phrases on figures of the summary that differ from those of rank 0's checkpoints."""
-    for index, transfer in enumerate(leaf.rank_0_transfers, 1):
-        if leaf.size_gib and transfer.gib_per_second is not None:
+    for index, transfer in enumerate(call.rank_0_transfers, 1):
+        if call.size_gib and transfer.gib_per_second is not None:
             moved = transfer.gib_per_second * transfer.seconds
-            if not same_sum(moved, leaf.size_gib):
-                yield f"{transfer.kind} {index} moved {moved:.4f} GB, checkpoint_size_GB is {leaf.size_gib:.4f}"
+            if not same_sum(moved, call.size_gib):
+                yield f"{transfer.kind} {index} moved {moved:.4f} GB, checkpoint_size_GB is {call.size_gib:.4f}"
     for kind in KINDS:
-        transfers = [transfer for transfer in leaf.rank_0_transfers if transfer.kind == kind]
+        transfers = [transfer for transfer in call.rank_0_transfers if transfer.kind == kind]
         seconds = [transfer.seconds for transfer in transfers]
         rates = [transfer.gib_per_second for transfer in transfers if transfer.gib_per_second is not None]
         for values, name, unit in ((seconds, "duration", "seconds"), (rates, "io", "GB_per_second")):
             sums = {"mean": fmean(values), "stdev": pstdev(values)} if values else {}
             for sum_name, recomputed in sums.items():
                 key = f"{kind}_checkpoint_{name}_{sum_name}_{unit}"
-                printed = number(leaf.metric.get(key))
+                printed = number(call.metric.get(key))
                 if printed is None or not same_sum(printed, recomputed):
                     yield f"{key} is {'missing' if printed is None else printed}; recomputed {recomputed:.6g}"
 
@@ -212,10 +214,10 @@ def _stamp_differences(transfers: Sequence[Transfer]) -> Iterator[str]:
             yield f"{transfer.kind} {index} took {seconds:g} s, its time stamps give {stamped:g} s"
 
 
-def _outside_summary(leaf: CheckpointLeaf) -> Iterator[str]:
+def _outside_summary(call: CheckpointCall) -> Iterator[str]:
     """Yield phrases on checkpoints of rank 0, which writes the summary, that are not within the summary's times."""
-    run_start_us, run_end_us = stamp_us(leaf.summary.get("start")), stamp_us(leaf.summary.get("end"))
-    for transfer in leaf.transfers.get(0, ()):
+    run_start_us, run_end_us = stamp_us(call.summary.get("start")), stamp_us(call.summary.get("end"))
+    for transfer in call.transfers.get(0, ()):
         if transfer.start_us is None:
             continue
         end_us = transfer.start_us + transfer.seconds * 1e6
