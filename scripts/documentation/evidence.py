@@ -89,13 +89,12 @@ def page(folder: Path) -> str:
 
 
 def _section(name: str, file: dict[str, Any], max_rows: float) -> str:
-    summary = _MACHINE.sub(".", file["summary"])
-    tables = (_table(table["columns"], table["rows"]) for table in file["tables"] if _is_shown(table, max_rows))
-    return "\n\n".join([f"## {name}", summary, *tables]) + "\n"
-
-
-def _is_shown(table: dict[str, Any], max_rows: float) -> bool:
-    return table["columns"] == _CHECKS or len(table["rows"]) <= max_rows
+    rows_by_columns: dict[tuple[str, ...], list[list[str]]] = {}
+    for table in file["tables"]:
+        if table["columns"] == _CHECKS or len(table["rows"]) <= max_rows:
+            rows_by_columns.setdefault(tuple(table["columns"]), []).extend(table["rows"])
+    tables = (_table(list(columns), rows) for columns, rows in rows_by_columns.items())
+    return "\n\n".join([f"## {name}", _MACHINE.sub(".", file["summary"]), *tables]) + "\n"
 
 
 def _is_workload(table: dict[str, Any]) -> bool:
