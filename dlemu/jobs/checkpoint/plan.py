@@ -51,8 +51,7 @@ class CheckpointJob(Job):
     @property
     def storage_spec(self) -> StorageSpec:
         """The storage, with O_DIRECT for reads and writes if `checkpoint.odirect` is set."""
-        direct = self.settings.odirect
-        return replace(super().storage_spec, direct=direct, direct_writes=direct)
+        return replace(super().storage_spec, direct=self.settings.odirect, direct_writes=self.settings.odirect)
 
     @property
     def num_kept(self) -> int:

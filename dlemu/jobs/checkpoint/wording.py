@@ -131,7 +131,8 @@ def _phase(phase: PhaseSummary, verb: str) -> Iterator[Said]:
         percent, state = phase.cpu_wait_percent, "waiting for a core"
     elif limit.what == "emulator":
         percent, state = phase.starved_percent, "waiting for content"
-    yield Said("", f"limited by {limit.what}, confidence {limit.confidence}: {percent:.0f} % of the time {state}")
+    evidence = f": {percent:.0f} % of the time {state}" if percent >= 1 else ""
+    yield Said("", f"limited by {limit.what}, confidence {limit.confidence}{evidence}")
 
 
 def _seconds(seconds: float) -> str:
