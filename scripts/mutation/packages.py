@@ -17,7 +17,7 @@ class Package:
     """Tests that are not run, because they count calls: a call of a mutated function is several calls."""
 
 
-RESULT_MODULES = "analyse", "measured", "parts", "result", "summary", "wording"
+RESULT_MODULES = "activity", "analyse", "measured", "parts", "result", "summary", "wording"
 """Modules about results, of training and of checkpoints."""
 PROBE_MODULES = "probe_file", "requests", "result", "run"
 """All modules but the page and its figures, which goldens and a browser test."""
@@ -29,16 +29,15 @@ PACKAGES = {
         (
             "dlemu/results/*",
             *(f"dlemu/jobs/[ct]*/{name}.py" for name in RESULT_MODULES),
-            "dlemu/jobs/training/activity.py",
             "dlemu/contrib/mlperf/audit/audit_answer.py",
         ),
         (
-            "tests/results",
-            "tests/jobs",
-            "tests/goldens",
-            "tests/report/test_terminal.py",
+            *("tests/results", "tests/jobs", "tests/goldens", "tests/report/test_terminal.py"),
             "tests/run/test_follow.py",
+            "tests/run/test_checkpoint_jobs.py",
             "tests/prediction/test_data_sheet.py",
+            "tests/truth/test_truth.py",
+            "dlemu/contrib/mlperf/tests/test_audit.py",
         ),
     ),
     "sizing": Package(
