@@ -41,7 +41,7 @@ def analyse(run: MeasuredTraining) -> Summary:
     """Return the summary of a run, computed in this order: metrics, page cache, limit, findings, verdict."""
     facts, journal, rows = run.facts, run.facts.journal, run.training
     workload, settings = facts.workload, facts.workload.metric
-    kept = au.kept_rows(rows, settings.exclude_start_steps, settings.exclude_end_steps)  # of the headline AU
+    kept = au.kept_rows(rows, settings.exclude_start_steps, settings.exclude_end_steps)  # the steps that count
     read_by_devices = activity.delivered_by_devices(run, "read_mb_per_second")
     device_mb_per_second, delivered_percent = cache.device_metrics(rows, read_by_devices)
     metrics = _metrics(run, kept, device_mb_per_second)
@@ -240,7 +240,7 @@ def _limit(run: MeasuredTraining, judged: Rows, proof: cache.CacheProof, other_p
 
 
 def _uneven_performance(run: MeasuredTraining, kept: StepTable, limit: Limit | None) -> Iterator[Finding]:
-    """Yield findings on speed that varies (over time, or among folders, ranks or hosts), and on a hot drive."""
+    """Yield findings on storage that varies over time or among folders, a hot drive, and slow ranks and hosts."""
     if not len(run.training):
         return
     facts, journal = run.facts, run.facts.journal

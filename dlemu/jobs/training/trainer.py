@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # most runs save no checkpoints
     from dlemu.checkpoints.io_rows import SavedCheckpoint
     from dlemu.checkpoints.save import TrainingSaver
 
-_MAX_FOLDERS = 64  # look up the block devices of at most this many folders per split: a dataset can have thousands
+_MAX_FOLDERS = 64  # per split, whose devices are looked up: each may be a mount, and a dataset can have thousands
 CEILING_PATIENCE_SECONDS = 20.0  # time limit of the ceiling: thousands of short steps on few cores would take minutes
 
 
@@ -110,7 +110,7 @@ class _Trainer:
             log=self.log,
             watch=watch,
             stop=StopFile(job.live_folder) if comm.rank == 0 else None,
-            burn=lambda seconds: self._burners.burn(seconds),  # a lambda: `_burners` starts its threads at first use
+            burn=lambda seconds: self._burners.burn(seconds),  # created at first use: most runs burn nothing
         )
         self._saver: TrainingSaver | None = None
         if job.saves:
@@ -185,7 +185,7 @@ class _Trainer:
         """Run an epoch, with `phase` in its log, and save its checkpoints; return whether `loop.stop` ended it."""
         workload, steps = self._job.workload, sum(block.steps for block in blocks)
         compute_ns = self._accelerator.draw_compute_ns(data, epoch, steps)
-        cpu_seconds = None  # of the trainer's own process, from the same random draws
+        cpu_seconds = None  # of the trainer's own process, from the same random draws as compute_ns
         if data == "train" and not is_zero(workload.train.step_cpu_time):
             spec = self._job.accelerator_spec(self._comm.rank)
             cpu_seconds = draw_ns(workload.train.step_cpu_time, spec, epoch, steps) / 1e9

@@ -104,8 +104,8 @@ class Calibration:
     curve: Curve  # throughput of the whole storage
     saturated: bool = True  # whether the storage reached its limit; otherwise `curve` is a lower bound
     half_width_percent: float = 0.0  # half width of the 95 % interval of `curve`
-    work: tuple[float, ...] = (1.0,)  # rising quantiles of the cost of a read per byte: `Reads.relative_costs`, mean 1
-    samples_per_read: int = 1  # mean samples of the reads whose costs are `work`
+    work: tuple[float, ...] = (1.0,)  # rising quantiles of the relative costs of reads (`Reads.relative_costs`)
+    samples_per_read: int = 1  # samples per read in the measurement of `work`
     sample_bytes: float = 0.0  # mean bytes read for a sample; 0 if unknown
     bytes_factor: float = 1.0  # bytes that were read / bytes by the settings of the dataset
     decode_seconds_per_sample: float = 0.0  # CPU time after reading; 0 if `curve` counts that time as reading

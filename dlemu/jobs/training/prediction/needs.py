@@ -138,7 +138,7 @@ class _JobsFile:
 def _requested_jobs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[list[Workload], bool]:
     """Return the job of the overrides, or those of the jobs file among them, and whether they name their data."""
     if isinstance(source, Workload):
-        return [source], True  # an object does not tell which settings were named: all count as named
+        return [source], True  # an object does not tell whether its data was named: it counts as named
     jobs_file = next((word for word in source if word.endswith((".yaml", ".yml")) and "=" not in word), None)
     overrides_by_job = [[*source]]
     if jobs_file is not None:  # the other overrides are settings of each job
@@ -208,7 +208,7 @@ def _sum_of(jobs: Sequence[Needs]) -> Needs:
 
 
 def _nvidia_class(total: Needs) -> tuple[NvidiaClass, float]:
-    """Return the lowest class that suffices for reads and asynchronous checkpoints, and `times_class`."""
+    """Return the lowest class that suffices for reads and asynchronous checkpoints, and `NeedsAnswer.times_class`."""
     # A few nodes together may use the rate of one node; many nodes share the rate of their scalable units.
     units, times_class = total.accelerators / GPUS_PER_UNIT, 0.0
     for name, (node_read, node_write, unit_read, unit_write) in _CLASSES.items():
