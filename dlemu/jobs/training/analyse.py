@@ -45,7 +45,7 @@ def analyse(run: MeasuredTraining) -> Summary:
     read_by_devices = activity.delivered_by_devices(run, "read_mb_per_second")
     device_mb_per_second, delivered_percent = cache.device_metrics(rows, read_by_devices)
     metrics = _metrics(run, kept, device_mb_per_second)
-    proof = cache.prove(
+    proof = cache.prove(  # how much came from storage, not from the page cache, by the kernel's counters
         rows,
         file_system=journal.storage.file_system if journal.storage else "",
         odirect=workload.reader.odirect,
@@ -53,10 +53,11 @@ def analyse(run: MeasuredTraining) -> Summary:
         dataset_bytes=facts.total_bytes,
         memory_bytes=sum(host.memory_bytes for host in journal.hosts),
     )
-    served_percent = cache.served_by_storage(rows, proof.from_storage_percent, delivered_percent)
+    served_percent = cache.served_by_storage(rows, proof.from_storage_percent, delivered_percent)  # by devices, too
     evidence = _evidence(run, kept, metrics, served_percent)
     other_program = _other_program(rows, metrics, proof)
-    limit = _limit(run, rows if is_biased(evidence) else kept, proof, other_program)
+    judged = rows if is_biased(evidence) else kept  # biased: many batches of the kept steps were read before them
+    limit = _limit(run, judged, proof, other_program)
     candidates = (proof.finding, other_program, *_uneven_performance(run, kept, limit), *_lost_measurements(run))
     shown_with_limit = limit.findings if limit else ()
     findings = tuple(finding for finding in candidates if finding is not None and finding not in shown_with_limit)
@@ -96,7 +97,7 @@ def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: rates
     facts, journal, rows = run.facts, run.facts.journal, run.training
     settings = facts.workload.metric
     total_seconds = (journal.ended_ns - journal.started_ns) / 1e9 if journal.ended_ns else None
-    cpu_seconds = sum(journal.cpu_seconds) if journal.cpu_seconds else None
+    cpu_seconds = sum(journal.cpu_seconds)
     app_bytes = sum_of(rows, "app_bytes")
     metrics = Metrics(
         ceiling_au_percent=journal.ceiling_au_percent,
@@ -192,10 +193,9 @@ def _lost_measurements(run: MeasuredTraining) -> Iterator[Finding]:
     if run.facts.failure is not None and len(run.rows):
         measured_ranks = set(run.ordered.values("rank"))
         for node, host in enumerate(journal.hosts):
-            host_ranks = [rank for rank, rank_node in enumerate(journal.rank_nodes) if rank_node == node]
-            lost_ranks = [rank for rank in host_ranks if rank not in measured_ranks]
-            if lost_ranks:
-                yield Finding.of(code, "caution", pattern="steps", of_ranks=name_ranks(lost_ranks), host=host.host)
+            lost = [rank for rank, at in enumerate(journal.rank_nodes) if at == node and rank not in measured_ranks]
+            if lost:
+                yield Finding.of(code, "caution", pattern="steps", of_ranks=name_ranks(lost), host=host.host)
     for node in journal.lost_recorders:  # killed or suspended, so telemetry does not cover the whole training
         yield Finding.of(code, "caution", pattern="telemetry", host=journal.hosts[node].host)
 

@@ -18,24 +18,25 @@ from dlemu.ranks.failure import LATE
 from dlemu.report.units import size
 from dlemu.results.wording import at_scale, count
 
+BUDGET_SECONDS = 40.0  # of the ceiling's ranks, start included; 18 ranks with 72 workers take seconds on two idle cores
+
 
 def check_dataset(facts: Facts) -> Check:
     """Check that the dataset exists, and that a run on it can give a verdict."""
     workload, dataset = facts.workload, facts.dataset
-    data, folder = workload.dataset, workload.dataset.data_folder
+    data, ranks = workload.dataset, workload.ranks
+    files = data.num_files_train if dataset is None else dataset.train.num_files
+    steps = steps_per_epoch(workload, ranks, files)
+    suffices = gives_verdict(workload, steps)
+    wanted_files = files if suffices else dataset_for_verdict(workload, ranks).num_files_train
     if dataset is None:
-        files = data.num_files_train
-        if not gives_verdict(workload, steps_per_epoch(workload, workload.ranks, files)):
-            files = dataset_for_verdict(workload, workload.ranks).num_files_train
-        command = datagen_command(replace(workload, dataset=replace(data, num_files_train=files)))
-        observed = f"{folder} does not exist yet"
-        return Check(level="warn", observed=observed, wanted=f"a dataset of {files:,} files", advice=command)
-    observed = f"{dataset.train.num_files:,} training files, {size(dataset.total_bytes)} in {folder}"
-    steps = steps_per_epoch(workload, workload.ranks, dataset.train.num_files)
-    if not gives_verdict(workload, steps):
-        observed += f": {count(steps, 'step')} per epoch for {count(workload.ranks, 'rank')}, too few for a verdict"
-        files = dataset_for_verdict(workload, workload.ranks).num_files_train
-        return Check(level="warn", observed=observed, wanted=f"dataset.num_files_train={files}")
+        command = datagen_command(replace(workload, dataset=replace(data, num_files_train=wanted_files)))
+        observed = f"{data.data_folder} does not exist yet"
+        return Check(level="warn", observed=observed, wanted=f"a dataset of {wanted_files:,} files", advice=command)
+    observed = f"{files:,} training files, {size(dataset.total_bytes)} in {data.data_folder}"
+    if not suffices:
+        observed += f": {count(steps, 'step')} per epoch for {count(ranks, 'rank')}, too few for a verdict"
+        return Check(level="warn", observed=observed, wanted=f"dataset.num_files_train={wanted_files}")
     if dataset.notes:
         return Check(level="warn", observed=f"{observed}; {'; '.join(dataset.notes)}")
     return Check(level="ok", observed=observed)
@@ -52,9 +53,6 @@ def check_ranks(facts: Facts) -> Check | None:
     return Check(level="ok", observed=observed)
 
 
-BUDGET_SECONDS = 40.0  # of the ceiling's ranks, start included; 18 ranks with 72 workers take seconds on two idle cores
-
-
 def check_ceiling(facts: Facts) -> Check:
     """Check the ceiling: the AU that emulated accelerators reach on this host without storage."""
     workload = facts.workload
@@ -67,7 +65,7 @@ def check_ceiling(facts: Facts) -> Check:
     dataset = facts.usable_dataset or planned_dataset(replace(spec, num_files_train=files))
     job = make_job(workload, workload.ranks, dataset, folder=os.devnull)
     check_host(job, job.ranks)
-    job.loader_class()  # its framework is imported before the ranks are forked
+    job.loader_class()  # called to import the loader's framework once, before the ranks are forked
     ends = run_ranks(
         job.ranks,
         lambda comm: measure_ceiling(job, comm),

@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # most runs save no checkpoints
     from dlemu.checkpoints.io_rows import SavedCheckpoint
     from dlemu.checkpoints.save import TrainingSaver
 
-_MAX_FOLDERS = 64  # whose devices are looked up: each may be a mount, and a dataset can have thousands
+_MAX_FOLDERS = 64  # per split, whose devices are looked up: each may be a mount, and a dataset can have thousands
 CEILING_PATIENCE_SECONDS = 20.0  # time limit of the ceiling: thousands of short steps on few cores would take minutes
 
 
@@ -128,6 +128,13 @@ class _Trainer:
             )
         self.cpu_seconds_before = 0.0
 
+    @cached_property
+    def _burners(self) -> BurnerThreads:
+        """As many threads as it takes to use the mean `step_cpu_time` within the mean `computation_time`."""
+        train = self._job.workload.train
+        cores = mean_seconds(train.step_cpu_time) / (mean_seconds(train.computation_time) or math.inf)
+        return BurnerThreads(max(1, math.ceil(cores * (1 - 1e-6))))  # less a tolerance for rounding errors
+
     def run(self) -> None:
         self._loader.start()
         workload = self._job.workload
@@ -171,13 +178,6 @@ class _Trainer:
         percent = math.nan if logs is None else emulated_percent(kept_rows(np.concatenate(logs), 1, 0))
         return None if math.isnan(percent) else percent
 
-    @cached_property
-    def _burners(self) -> BurnerThreads:
-        """As many threads as it takes to use the mean `step_cpu_time` within the mean `computation_time`."""
-        train = self._job.workload.train
-        cores = mean_seconds(train.step_cpu_time) / (mean_seconds(train.computation_time) or math.inf)
-        return BurnerThreads(max(1, math.ceil(cores * (1 - 1e-6))))  # less a tolerance for rounding errors
-
     def _note_saved(self, complete: list[SavedCheckpoint]) -> None:
         self._record.note(checkpoints=(*self._record.journal.checkpoints, *complete))
 
@@ -185,8 +185,8 @@ class _Trainer:
         """Run an epoch, with `phase` in its log, and save its checkpoints; return whether `loop.stop` ended it."""
         workload, steps = self._job.workload, sum(block.steps for block in blocks)
         compute_ns = self._accelerator.draw_compute_ns(data, epoch, steps)
-        cpu_seconds = None
-        if data == "train" and not is_zero(workload.train.step_cpu_time):  # from the same random draws as compute_ns
+        cpu_seconds = None  # of the trainer's own process, from the same random draws as compute_ns
+        if data == "train" and not is_zero(workload.train.step_cpu_time):
             spec = self._job.accelerator_spec(self._comm.rank)
             cpu_seconds = draw_ns(workload.train.step_cpu_time, spec, epoch, steps) / 1e9
         free_ns = self._comm.all_reduce_max(self._clock.now_ns())
@@ -194,21 +194,21 @@ class _Trainer:
         queue = BatchQueue(batches, self._clock)
         if not workload.train.synchronous and workload.reader.read_threads:
             queue = PrefetchQueue(batches, self._clock, workload.timeout_seconds, self._comm.rank)
-        first = 0
+        steps_before = 0  # steps of the epoch before the block
         with queue:
             for block in blocks:
-                in_block = slice(first, first + block.steps)
+                in_block = slice(steps_before, steps_before + block.steps)
                 step_range = StepRange(
                     phase=phase,
                     epoch=epoch,
                     block=block.number,
-                    first_step=first + 1,
+                    first_step=steps_before + 1,
                     compute_ns=compute_ns[in_block],
                     cpu_seconds=None if cpu_seconds is None else cpu_seconds[in_block],
                 )
                 if loop.run(step_range, free_ns, queue):
                     return True
-                first += block.steps
+                steps_before += block.steps
                 if block.checkpoint and self._saver is not None:
                     queue.read_ahead()
                     released_ns, complete = self._saver.save(epoch, block.number)

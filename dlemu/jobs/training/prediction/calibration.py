@@ -58,7 +58,7 @@ def flat(mb_per_second: float) -> Curve:
 
 
 def smoothed(curve: Curve, reads: Sequence[int]) -> Curve:
-    """Return the curve without random errors: with more readers, each gets no faster, and all get no slower together.
+    """Return the curve without random errors: more readers never get more each, and never get less in total.
 
     Points that break a rule are pooled, weighted by their numbers of `reads` (Barlow et al.: Statistical Inference
     under Order Restrictions). But a fall of the total by over 30 % is real, and is kept with all points after it.
@@ -86,6 +86,7 @@ def _never_falling(values: Sequence[float], weights: Sequence[int]) -> list[floa
     return [mean for mean, _, size in pools for _ in range(size)]
 
 
+# From here on: calibrations, and how they are made from a given throughput or from rates
 @dataclass(frozen=True, kw_only=True)
 class FirstStep:
     """Explains a run by a storage as fast as in the first step of each epoch, and a host that delays later steps."""
@@ -97,12 +98,12 @@ class FirstStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """The speed of one storage and host for one access pattern; `Prediction` describes the fields that it has, too."""
+    """The speed of one storage and its host, for one access pattern."""
 
-    source: str
-    curve: Curve
-    saturated: bool = True
-    half_width_percent: float = 0.0
+    source: str  # where the speed is from, as a phrase
+    curve: Curve  # throughput of the whole storage
+    saturated: bool = True  # whether the storage reached its limit; otherwise `curve` is a lower bound
+    half_width_percent: float = 0.0  # half width of the 95 % interval of `curve`
     work: tuple[float, ...] = (1.0,)  # rising quantiles of the relative costs of reads (`Reads.relative_costs`)
     samples_per_read: int = 1  # samples per read in the measurement of `work`
     sample_bytes: float = 0.0  # mean bytes read for a sample; 0 if unknown
@@ -110,9 +111,9 @@ class Calibration:
     decode_seconds_per_sample: float = 0.0  # CPU time after reading; 0 if `curve` counts that time as reading
     cores: float | None = 1.0  # cores of one host; None: unknown, and no reader waits for a core in the model
     busy_cores: float = 0.0  # cores that other programs kept busy during the measurement; 0 if unknown
-    costs: HostCosts = field(default_factory=HostCosts)
-    first_step: FirstStep | None = None  # explains the same times; used if a number of accelerators is requested
-    step_share: float = 0.0  # delay of the host after each step, besides `costs`, as a share of the computation time
+    costs: HostCosts = field(default_factory=HostCosts)  # seconds that the host adds to each batch, step and epoch
+    first_step: FirstStep | None = None  # another explanation of the run; used if a number of accelerators is requested
+    step_share: float = 0.0  # delay after each step / mean computation time, in addition to `costs.step_seconds`
     others_mb_per_second: float = 0.0  # throughput that other jobs take from the storage
 
     @property
@@ -128,12 +129,8 @@ class Calibration:
 
 def given_speed(mb_per_second: float, *, cores: float | None, bytes_factor: float = 1.0) -> Calibration:
     """Return the calibration of a storage that gives any number of readers the same throughput."""
-    return Calibration(
-        source=f"{mb_per_second:g} MB/s as given, whatever the number of readers",
-        curve=flat(mb_per_second),
-        bytes_factor=bytes_factor,
-        cores=cores,
-    )
+    source = f"{mb_per_second:g} MB/s as given, whatever the number of readers"
+    return Calibration(source=source, curve=flat(mb_per_second), bytes_factor=bytes_factor, cores=cores)
 
 
 _MAX_REQUEST_FACTOR = 8  # a workload's requests may be up to 8 times as large as the largest with a known rate
@@ -151,12 +148,9 @@ def calibrate_from_drive(drive: str | Rates, workload: Workload, *, cores: float
             f"{workload.model.name} reads {request_bytes:,} bytes, many at a time: wanted such (fio --rw=randread "
             "--bs=128k --iodepth=32 --direct=1)"
         )
-    return Calibration(
-        source=f"{drive_rates.source}: each reader has {in_flight} of {request_bytes:,} bytes in flight",
-        curve=curve_of(drive_rates.rates, request_bytes, in_flight),
-        bytes_factor=row_group_reads(workload),
-        cores=cores,
-    )
+    source = f"{drive_rates.source}: each reader has {in_flight} of {request_bytes:,} bytes in flight"
+    curve = curve_of(drive_rates.rates, request_bytes, in_flight)
+    return Calibration(source=source, curve=curve, bytes_factor=row_group_reads(workload), cores=cores)
 
 
 def requests_of(workload: Workload, sample_bytes: float) -> tuple[int, int]:
@@ -179,7 +173,7 @@ def requests_of(workload: Workload, sample_bytes: float) -> tuple[int, int]:
 
 
 def curve_of(rates: Sequence[Rate], request_bytes: int, in_flight: int) -> Curve:
-    """Return the curve for 1, 2, 4, ... readers, up to the largest queue depth with a known rate."""
+    """Return the curve for 1, 2, 4, ... readers, up to as many as together reach the largest known queue depth."""
     max_readers = max(1, max(rate.depth for rate in rates) // in_flight)
     readers = [2**power for power in range((max_readers - 1).bit_length())] + [max_readers]
     mb_per_second = [request_bytes * per_second(rates, request_bytes, number * in_flight) / 1e6 for number in readers]
@@ -187,17 +181,7 @@ def curve_of(rates: Sequence[Rate], request_bytes: int, in_flight: int) -> Curve
     return flat(mb_per_second[0]) if is_flat else tuple(map(CurvePoint, readers, mb_per_second))
 
 
-def with_rates(request: PredictionRequest) -> PredictionRequest:
-    """Return the request; if its `drive` is an output file of fio or elbencho, with the rates in that file instead."""
-    if not isinstance(request.drive, str) or not os.path.isfile(request.drive):
-        return request
-    text = read_untrusted(request.drive).decode(errors="replace")
-    for key, read_output in (('"fio version"', _read_fio), ('"phase_type"', _read_elbencho)):
-        if key in text:
-            return replace(request, drive=_rates_in(request.drive, read_output(text)))
-    return request
-
-
+# From here on: reading the output of fio and elbencho
 class _Measurement(NamedTuple):
     """What a benchmark measured with one operation, request size and queue depth."""
 
@@ -208,8 +192,18 @@ class _Measurement(NamedTuple):
     is_direct: bool  # whether the page cache was bypassed
 
 
-def _rates_in(path: str, measurements: Iterator[_Measurement]) -> Rates:
-    """Return the rates that fio (--output-format=json) or elbencho (--jsonfile) measured; raises UserError."""
+def with_rates(request: PredictionRequest) -> PredictionRequest:
+    """Return the request; if `drive` is an output file of fio or elbencho, with that file's rates. Raises UserError."""
+    path = request.drive
+    if not isinstance(path, str) or not os.path.isfile(path):
+        return request
+    text = read_untrusted(path).decode(errors="replace")
+    if '"fio version"' in text:  # written with --output-format=json
+        measurements = _read_fio(text)
+    elif '"phase_type"' in text:  # written by elbencho with --jsonfile
+        measurements = _read_elbencho(text)
+    else:  # a data sheet
+        return request
     rates: dict[str, list[Rate]] = {"read": [], "write": []}
     note = ""
     try:
@@ -222,14 +216,11 @@ def _rates_in(path: str, measurements: Iterator[_Measurement]) -> Rates:
     if not (rates["read"] or rates["write"]):
         raise UserError(f"{path} has neither reads nor writes: wanted the output of a benchmark that completed")
     source = f"the measurements in {os.path.basename(path)}{note}"
-    return Rates(source, tuple(rates["read"]), tuple(rates["write"]))
+    return replace(request, drive=Rates(source, tuple(rates["read"]), tuple(rates["write"])))
 
 
 def _read_fio(text: str) -> Iterator[_Measurement]:
-    """Yield a measurement for each operation of each group of jobs that ran together.
-
-    The mean number of requests in flight is the rate x the mean latency (Little, 1961).
-    """
+    """Yield a measurement for each operation of each group of jobs that ran together."""
     groups: dict[tuple[int, str], list[dict[str, Any]]] = {}
     output = json.loads(text[text.index("{") :])  # fio may print warnings first
     for job in output["jobs"]:
@@ -238,14 +229,14 @@ def _read_fio(text: str) -> Iterator[_Measurement]:
             groups.setdefault((job["groupid"], operation), []).append({**job[operation], "is_direct": is_direct})
     for (_, operation), jobs in groups.items():
         iops = sum(job["iops"] for job in jobs)
-        depth = sum(job["iops"] * job["lat_ns"]["mean"] / 1e9 for job in jobs)
+        depth = sum(job["iops"] * job["lat_ns"]["mean"] / 1e9 for job in jobs)  # rate x mean latency (Little, 1961)
         size_bytes = sum(job["bw_bytes"] for job in jobs) / (iops or 1)
         is_direct = all(job["is_direct"] for job in jobs if job["iops"])
         yield _Measurement(operation, iops, size_bytes, depth, is_direct)
 
 
 def _read_elbencho(text: str) -> Iterator[_Measurement]:
-    for phase in map(json.loads, text.splitlines()):
+    for phase in map(json.loads, text.splitlines()):  # a line of JSON each; that reads were direct is assumed
         config, last = phase["config"], phase["last_done"]
         depth = int(config["hosts"]) * int(config["threads"]) * max(1, int(config["io_depth"]))
         iops = float(last.get("iops", 0))

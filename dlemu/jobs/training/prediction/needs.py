@@ -91,13 +91,6 @@ class NeedsAnswer(OutcomeField, Answer):
     """The larger of reads and writes, relative to that class, or to the best."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _JobsFile:
-    """A file of jobs that run at the same time."""
-
-    jobs: tuple[str, ...]  # the settings of each, such as `workload=unet3d ranks=8`
-
-
 def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[NeedsAnswer, str, Workload] | None:
     """Return what jobs need of their storage, the answer's folder, and the first job; None if they have a storage.
 
@@ -112,11 +105,11 @@ def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple
             )
     if request.describes_storage or request.make is not None:
         return None
-    jobs, names_data = ([source], True) if isinstance(source, Workload) else _requested_jobs(overrides, request)
+    jobs, names_data = _requested_jobs(source, request)
     first = jobs[0]
     has_storage = names_data or first.storage != Storage() or os.path.exists(first.dataset.data_folder)
     if len(jobs) == 1 and first.workflow.train and has_storage:
-        return None  # it will be probed
+        return None  # its storage will be probed
     folder = first.output.folder or new_folder(first.model.name, "needs-")
     check_new(folder)
     needs_of_jobs = [_needs_of(job, request) for job in jobs]
@@ -134,12 +127,22 @@ def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple
     return answer, folder, replace(first, output=replace(first.output, report=False))  # a page would show no more
 
 
-def _requested_jobs(overrides: list[str], request: PredictionRequest) -> tuple[list[Workload], bool]:
+# From here on: the jobs
+@dataclass(frozen=True, kw_only=True)
+class _JobsFile:
+    """A file of jobs that run at the same time."""
+
+    jobs: tuple[str, ...]  # the settings of each, such as `workload=unet3d ranks=8`
+
+
+def _requested_jobs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[list[Workload], bool]:
     """Return the job of the overrides, or those of the jobs file among them, and whether they name their data."""
-    jobs_file = next((word for word in overrides if word.endswith((".yaml", ".yml")) and "=" not in word), None)
-    overrides_by_job = [overrides]
+    if isinstance(source, Workload):
+        return [source], True  # an object does not tell whether its data was named: it counts as named
+    jobs_file = next((word for word in source if word.endswith((".yaml", ".yml")) and "=" not in word), None)
+    overrides_by_job = [[*source]]
     if jobs_file is not None:  # the other overrides are settings of each job
-        shared = [word for word in overrides if word != jobs_file]
+        shared = [word for word in source if word != jobs_file]
         overrides_by_job = [[*shlex.split(job), *shared] for job in build(_JobsFile, read_plain(jobs_file)).jobs]
     if not overrides_by_job:
         raise UserError("there is no job to predict for: wanted some in the file's `jobs`")
@@ -148,6 +151,7 @@ def _requested_jobs(overrides: list[str], request: PredictionRequest) -> tuple[l
     return jobs, not keys.isdisjoint(("dataset.data_folder", "dataset.source"))
 
 
+# From here on: the needs by arithmetic, and the hardware that meets them
 def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
     """Return the needs of one job; raises UserError if the page cache is to serve some of its reads."""
     ranks, reader, checkpoint = workload.ranks, workload.reader, workload.checkpoint
@@ -204,13 +208,13 @@ def _sum_of(jobs: Sequence[Needs]) -> Needs:
 
 
 def _nvidia_class(total: Needs) -> tuple[NvidiaClass, float]:
-    """Return the lowest class that suffices for reads and asynchronous checkpoints, and the share of its rates used."""
+    """Return the lowest class that suffices for reads and asynchronous checkpoints, and `NeedsAnswer.times_class`."""
     # A few nodes together may use the rate of one node; many nodes share the rate of their scalable units.
     units, times_class = total.accelerators / GPUS_PER_UNIT, 0.0
     for name, (node_read, node_write, unit_read, unit_write) in _CLASSES.items():
         reads = total.read_gb_per_second / max(node_read, units * unit_read)
         writes = total.drain_gb_per_second / max(node_write, units * unit_write)
-        times_class = max(reads, writes)
+        times_class = max(reads, writes)  # as multiples of the rates of this class; in the end, of the best
         if times_class <= 1:
             return name, times_class
     return "above", times_class
@@ -223,6 +227,7 @@ def ports(gb_per_second: float) -> str:
     )
 
 
+# From here on: the screen
 def _screen(answer: NeedsAnswer, folder: str) -> Screen:
     total, jobs = answer.total, answer.jobs
     # A node of the job with the highest rate per node; the average over all nodes would be too little for it.
