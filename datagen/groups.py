@@ -90,13 +90,8 @@ class _GroupInMemory(NamedTuple):
 
     group: Group
     data: memoryview | bytes
-    ranges: list[Span]  # where the group's spans (if decoded: its columns) are in `data`
+    places: list[Span]  # where the group's spans (if decoded: its columns) are in `data`
     next_sample: int = 0  # number of the sample after the batch that ended in this group
-
-    def can_serve(self, group: Group, first_sample: int) -> bool:
-        """Return whether these bytes serve a batch that begins with this sample, in this group."""
-        # A batch that begins before the end of the last one belongs to another epoch, which reads all again
-        return self.group == group and first_sample >= self.next_sample
 
 
 class GroupReader(RangeReader):
@@ -132,7 +127,7 @@ class GroupReader(RangeReader):
         kept = self._kept  # by the last batch
         self._kept = None
         latest: _GroupInMemory | None = None
-        begin = 0  # offset in `out` of the next row group
+        begin = 0  # where the next row group goes in `out`
         for first, count in runs:
             file, index = self._layout.locate(first)
             group_file = self._open_file(file)
@@ -141,13 +136,14 @@ class GroupReader(RangeReader):
                 if group in groups_read:
                     continue
                 groups_read.add(group)
-                if begin == 0 and kept is not None and kept.can_serve(group, first):
+                # A batch that begins before the end of the last one belongs to another epoch, which reads all again
+                if begin == 0 and kept is not None and kept.group == group and first >= kept.next_sample:
                     latest = kept
                     _check_fits(len(kept.data), out)
                     out[: len(kept.data)] = kept.data
                 else:
                     latest = self._read_group(group, group_file, out[begin:])
-                for start, size in latest.ranges:
+                for start, size in latest.places:
                     flat += (begin + start, size)
                 begin += len(latest.data)
         first, count = runs[-1]
@@ -208,16 +204,16 @@ class GroupReader(RangeReader):
             spans = group_file.spans(number)
             memory, starts, end = self._read_spans(group_file.source, spans, out)
             spans_read = list(zip(starts, spans, strict=True))
-            ranges = [(start, size) for start, (_, size) in spans_read]
+            places = [(start, size) for start, (_, size) in spans_read]
             if self._decodes or self._check is not None:
                 parts = [(offset, memory[start : start + size]) for start, (offset, size) in spans_read]
                 stream = base.SourceStream(base.CachedSource(group_file.source, parts))
                 columns = decode(stream, number, self._spec)
-        if self._decodes:  # `out` gets the columns, back to back, instead of the spans
+        if self._decodes:  # the places are those of the columns, back to back
             *starts, end = itertools.accumulate(map(len, columns), initial=0)
             _check_fits(end, out)
-            ranges = [(start, len(column)) for start, column in zip(starts, columns, strict=True)]
-            for (start, size), column in zip(ranges, columns, strict=True):
+            places = [(start, len(column)) for start, column in zip(starts, columns, strict=True)]
+            for (start, size), column in zip(places, columns, strict=True):
                 out[start : start + size] = column
         if self._check is not None:
             payload = group_file.payload(number)
@@ -225,7 +221,7 @@ class GroupReader(RangeReader):
                 raise base.DamagedError("a row group's values do not match its schema")
             for column, (_, offset) in zip(columns, payload, strict=True):
                 self._check(base.Sample(column, column, offset), file)
-        return _GroupInMemory(group, out[:end], ranges)
+        return _GroupInMemory(group, out[:end], places)
 
     def _read_spans(self, source: base.Source, spans: list[Span], out: memoryview) -> tuple[memoryview, list[int], int]:
         """Read spans of a file into `out`, or into memory of this reader if they are to be decoded.

@@ -89,12 +89,15 @@ def is_dotted(name: str) -> bool:
 
 
 def is_built_in(package: str, name: str) -> bool:
-    """Return whether `name` is a plain name that dlemu or an installed distribution provides, and so safe to import."""
+    """Return whether `name` is a plain name that dlemu or an installed distribution provides.
+
+    A dotted name in a received file (a result, a manifest) could make `find` import, and so run, any module.
+    """
     return "." not in name and name in names(package)
 
 
 def built_in(package: str, name: str, attribute: str, default: Any) -> Any:
-    """Return what `companion` does, but `default` for a name that is not `is_built_in`: its module is not imported."""
+    """Return what `companion` does if `is_built_in`; otherwise return `default` and import nothing."""
     return companion(package, name, attribute, default) if is_built_in(package, name) else default
 
 
