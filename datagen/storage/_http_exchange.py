@@ -215,10 +215,11 @@ class Exchange:
     def _receive(self, buffer: memoryview | bytearray, flags: int = 0, *, may_end: bool = False) -> Steps[int]:
         """Receive into a buffer, with `flags` if the read blocks; return the bytes, 0 at the end if it `may_end`."""
         while True:
-            call_flags = socket.MSG_DONTWAIT
             if self._blocking_reads:
                 self._blocking_reads -= 1
                 call_flags = flags
+            else:
+                call_flags = socket.MSG_DONTWAIT
             try:
                 count = self._receive_into(buffer, 0, call_flags)
             except WOULD_BLOCK:
