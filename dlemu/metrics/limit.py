@@ -1,7 +1,7 @@
 """Judges what limited a run: divides and explains the time lost to waiting for data (docs/metrics.md, section 6).
 
 `judge_limit` tests for a used-up CPU limit, then for a slow emulator; otherwise it suspects the largest cause. This may
-only be apparent: `_judge_suspect` looks at memory, then `_judge_by_cores` at cores, and `_judge_reads` at the readers.
+only be apparent: `_judge_suspect` looks at memory, `_judge_by_cores` at cores, `_judge_reads` at readers and requests.
 "Readers" are the workers of all ranks that read; "blocked" means waiting in a read.
 """
 
@@ -151,7 +151,7 @@ def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limi
         limit = _emulator_limit("high" if emulator_share >= 0.8 else "medium", context, at_ceiling)
         lost_percent = {cause: (1 - emulator_share) * percent for cause, percent in lost_percent.items()}
         lost_percent[limit.what] += emulator_share * causes.total
-        suspect = limit.what
+        suspect = limit.what  # so that `_shares` moves nothing
     else:
         limit = _judge_suspect(suspect, lost_percent[suspect] / causes.total, causes, work, context)
     return replace(limit, shares=_shares(lost_percent, suspect, limit.what, causes.total), numbers=numbers)
@@ -208,7 +208,7 @@ def _judge_suspect(suspect: What, share: float, causes: Causes, work: Work, cont
 
 
 def _judge_by_cores(suspect: What, confidence: Confidence, causes: Causes, work: Work, context: Context) -> Limit:
-    """Return what really limited the run, by whether it had free cores. Memory pressure does not explain it."""
+    """Return what really limited the run, if memory pressure does not explain it: first by whether cores were free."""
     cores_are_busy = work.starved_share >= STARVED_SHARE or context.host_busy_percent >= BUSY_PERCENT
     no_core_is_free = cores_are_busy or context.is_out_of_cpu_time
     if suspect == "storage":

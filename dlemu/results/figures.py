@@ -136,11 +136,11 @@ def difference_in_words(
     looks_equal = abs(percent) < SAME_PERCENT
     if half_width is None:
         interval = f"too few {repetitions}: no interval" if metric.phase else "no interval: it may be chance"
-    elif looks_equal or not change.distinct:
-        in_time = " in time" if metric.phase else ""
-        return f"no significant difference{in_time}: {a} to {b} {percent:+.1f} % +- {half_width:.1f}"
     else:
         interval = f"+- {half_width:.1f}"
+        if looks_equal or not change.distinct:
+            in_time = " in time" if metric.phase else ""
+            return f"no significant difference{in_time}: {a} to {b} {percent:+.1f} % {interval}"
     if metric.phase and looks_equal:
         phrase = f"{a} and {b} take the same time"
     elif metric.phase:

@@ -1,4 +1,4 @@
-"""Base classes of results: each declares some keys, and the type of a result inherits all those that its JSON has.
+"""Base classes of results: each declares keys of the JSON, and the type of a result inherits some and adds its own.
 
     RunFields(WorkloadFields, OutcomeField, VerdictField)   shared by a run's summary and its figures
     JobSummary(EnvironmentFields, RunFields, Answer)        the summary of a run of any kind of job
