@@ -3,8 +3,8 @@
 Without a launcher, this process forks all ranks. With one (mpirun, srun, torchrun), the first process of each host is
 its leader and forks the host's ranks. Rank 0's leader also loads the settings, prepares, saves and reports.
 
-A failure passes through three stages: `Ranks.run` raises it as RunFailedError, `Ranks.guard` saves what was measured,
-and, with a launcher, `lead` reports it and ends the launcher's processes.
+A rank's failure passes through three stages: `Ranks.run` raises it as RunFailedError, `Ranks.guard` saves what was
+measured, and, with a launcher, `lead` reports it and ends the launcher's processes.
 """
 
 from __future__ import annotations
@@ -187,8 +187,8 @@ def with_ranks(
 ) -> T | None:
     """Return the result of `body`, called with the ranks that this process will start.
 
-    Only the leader of each host gets here: `run_as_placeholder` parks the launcher's other processes. With a launcher,
-    `lead` reports the first failure on its host. Raises UserError, PeerLostError.
+    With a launcher, only leaders call this: other processes wait in `run_as_placeholder`. The first failure is reported
+    on its host by `lead`, and ends all ranks. Raises UserError, PeerLostError.
     """
     if detect_launcher() == "none":
         return body(Ranks(on_tick=on_tick))
@@ -203,7 +203,7 @@ def lead(host: Host, on_event: OnEvent, body: Callable[[], T]) -> T:
     """Call `body` in a leader, end the launcher's processes, and return the result of `body`.
 
     An exception is reported; it ends all ranks, and this process by SystemExit. A `RefusedError` reaches all leaders:
-    rank 0's raises it again, and the others exit without a message, as an end by force would make the launcher print.
+    rank 0's raises it again, and the others exit. If one ended the rest by force, the launcher would print messages.
     """
     try:
         result = body()

@@ -79,7 +79,7 @@ class Unfinished:
 
 
 def new_folder(name: str, prefix: str = "") -> str:
-    """Return the path of a folder that does not exist: results/NAME/PREFIXTIME-PID. Raises UserError for a bad name."""
+    """Return the path results/NAME/PREFIXTIME-PID, or that with -2, -3, ... if it exists; UserError for a bad name."""
     check_model_name(name)
     first = os.path.join("results", name, f"{prefix}{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}")
     return next(folder for folder in owned.numbered(first) if not os.path.exists(folder))
