@@ -65,7 +65,7 @@ class Format(base.FormatBase):
         payload: base.Sizes = base.sample_bytes(spec, shapes) * spec.num_samples_per_file
         if not len(payload):
             return payload
-        size_bytes, _ = _contiguous_layout(spec, tuple(shapes[0].tolist()))
+        size_bytes = _contiguous_layout(spec, tuple(shapes[0].tolist()))[0]
         return payload + (size_bytes - int(payload[0]))  # the metadata has one size for all shapes
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
@@ -75,14 +75,13 @@ class Format(base.FormatBase):
         datasets = job.spec.hdf5.num_dset_per_record
         stride = job.payload_bytes if datasets == 1 else job.record_bytes  # a single dataset is written at once
         part_bytes = stride // datasets  # bytes of each stride that belong to one dataset
-        _, layout = _contiguous_layout(job.spec, job.shape)
-        for metadata_or_dataset in layout:
-            if isinstance(metadata_or_dataset, bytes):
-                writer.write(metadata_or_dataset)
-                continue
-            for start in range(metadata_or_dataset * part_bytes, job.payload_bytes, stride):
+        _, layout, tail = _contiguous_layout(job.spec, job.shape)
+        for metadata, dataset in layout:
+            writer.write(metadata)
+            for start in range(dataset * part_bytes, job.payload_bytes, stride):
                 for chunk in job.payload(buffer, start, start + part_bytes):
                     writer.write(chunk)
+        writer.write(tail)
 
     def open(self, source: base.Source, samples: int, *, matched: bool = False) -> Hdf5File:
         return Hdf5File(source, samples, self._metadata_cache, matched=matched)
@@ -106,10 +105,10 @@ def _dataset_shape(spec: DatasetSpec, shape: Shape) -> Shape:
     return (spec.num_samples_per_file, *record)
 
 
-def _contiguous_layout(spec: DatasetSpec, shape: Shape) -> tuple[int, list[bytes | int]]:
-    """Return the size of a file without chunks, and its layout in file order: metadata as bytes, datasets as numbers.
+def _contiguous_layout(spec: DatasetSpec, shape: Shape) -> tuple[int, list[tuple[bytes, int]], bytes]:
+    """Return the size of a file without chunks, and its layout: each dataset's number with the metadata before it.
 
-    The layout of a file of two datasets may be [b"...", 0, 1, b"..."]. Metadata include the labels, all zero.
+    After these pairs come the metadata at the end of the file. Metadata include the labels, which are all zero.
     """
     h5py = hdf5()
     creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -127,14 +126,14 @@ def _contiguous_layout(spec: DatasetSpec, shape: Shape) -> tuple[int, list[bytes
             dataset = h5py.h5d.create(file.id, name.encode(), element_type, space, creation)
             extents.append((int(dataset.get_offset()), math.prod(dims) * element.itemsize))
 
-    layout: list[bytes | int] = []
+    layout: list[tuple[bytes, int]] = []
     with _file_laid_out_by_hdf5(allocate) as temporary:
         in_file_order = sorted((extent, number) for number, extent in enumerate(extents[:-1]))  # without labels
         for (offset, size_bytes), number in in_file_order:
-            layout += [temporary.read(offset - temporary.tell()), number]
+            layout.append((temporary.read(offset - temporary.tell()), number))
             temporary.seek(offset + size_bytes)
-        layout.append(temporary.read())
-        return temporary.tell(), layout
+        tail = temporary.read()
+        return temporary.tell(), layout, tail
 
 
 @contextlib.contextmanager

@@ -94,6 +94,7 @@ class Connection:
 class Exchange:
     """A request in flight and its response. Call `advance` whenever the socket is ready, until it returns True."""
 
+    # Initial values, in the class because this is faster than to set them for each request
     status = 0  # HTTP status; 0 until the response header has arrived
     succeeded = False  # the status is 200, 204 or 206
     body = b""  # the response body, unless it went to the target
@@ -103,8 +104,8 @@ class Exchange:
     progress_bytes = 0  # bytes sent and received since progress was last checked
     reusable = True  # the connection can carry another request
     is_sending = True  # until the whole request has been sent
-    _is_collecting = False  # a body without a target (of an error, a listing, ...) is arriving, and is kept in memory
-    _was_collecting = False  # `_is_collecting` when progress was last checked
+    _keeps_body = False  # a body without a target (of an error, a listing, ...) is arriving, and is kept in memory
+    _must_finish = False  # such a body was arriving when `deadline_ns` was set; as it is short, it must end by then
     _text = _lower = ""  # the response header as received, and in lower case
     _is_chunked = False
     _blocking_reads = 0  # how many of the next reads block until data arrives
@@ -155,15 +156,14 @@ class Exchange:
 
     def check_progress(self) -> None:
         """Call from `deadline_ns` on: raise TimeoutError if the server has stalled, else set the next deadline."""
-        # A body that is kept in memory is short, and must arrive within one timeout
-        if self.progress_bytes < MIN_PROGRESS_BYTES or self._was_collecting:
-            if self._was_collecting:
+        if self.progress_bytes < MIN_PROGRESS_BYTES or self._must_finish:
+            if self._must_finish:
                 amount = "not all of a short response"
             else:
                 amount = f"no more than {MIN_PROGRESS_BYTES >> 10} KiB" if self.status else "no response"
             raise TimeoutError(errno.ETIMEDOUT, f"{amount} arrived within {self.connection.timeout_ns / 1e9:g} s")
         self.progress_bytes = 0
-        self._was_collecting = self._is_collecting
+        self._must_finish = self._keeps_body
         self.deadline_ns = time.monotonic_ns() + self.connection.timeout_ns
 
     def _run(self, head: bytes, body: Bytes) -> Steps[None]:
@@ -185,7 +185,7 @@ class Exchange:
         if self.succeeded and self._target is not None:
             yield from self._fill(self._target, body_start)
             return
-        self._is_collecting = True
+        self._keeps_body = True
         received = bytearray(body_start)
         if self._is_chunked and self.length is None:
             self.body = yield from self._read_chunks(received)
@@ -215,8 +215,11 @@ class Exchange:
     def _receive(self, buffer: memoryview | bytearray, flags: int = 0, *, may_end: bool = False) -> Steps[int]:
         """Receive into a buffer, with `flags` if the read blocks; return the bytes, 0 at the end if it `may_end`."""
         while True:
-            call_flags = flags if self._blocking_reads > 0 else socket.MSG_DONTWAIT
-            self._blocking_reads -= 1
+            if self._blocking_reads:
+                self._blocking_reads -= 1
+                call_flags = flags
+            else:
+                call_flags = socket.MSG_DONTWAIT
             try:
                 count = self._receive_into(buffer, 0, call_flags)
             except WOULD_BLOCK:

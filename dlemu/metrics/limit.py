@@ -1,5 +1,7 @@
 """Judges what limited a run: divides and explains the time lost to waiting for data (docs/metrics.md, section 6).
 
+`judge_limit` tests for a used-up CPU limit, then for a slow emulator; otherwise it suspects the largest cause. This may
+only be apparent: `_judge_suspect` looks at memory, `_judge_by_cores` at cores, `_judge_reads` at readers and requests.
 "Readers" are the workers of all ranks that read; "blocked" means waiting in a read.
 """
 
@@ -22,9 +24,7 @@ FEW_REQUESTS = 4.0  # with fewer concurrent requests, most drives and servers ar
 MAX_REQUEST_BYTES = 512 << 10  # the kernel splits a larger read call into requests of this size, sent at once
 HELD_BACK_PERCENT = 10.0  # a CPU limit used up in this share of its periods is reported besides other programs
 THROTTLED_PERCENT = 50.0  # a CPU limit used up in this share of its periods limits the run
-# If trials with other readers or larger requests are this many times faster, they show the limit: trials of seconds
-# differ by less by chance, and a larger factor would overlook real limits.
-MIN_SPEEDUP = 1.3
+MIN_SPEEDUP = 1.3  # a trial this many times faster shows the limit: by chance, trials of seconds differ by less
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +96,7 @@ class Context:
 
     @property
     def others_use_the_cores(self) -> bool:
-        own = self.own_busy_percent
-        return self.host_busy_percent - own >= max(own, OTHER_PROGRAMS_PERCENT)
+        return self.host_busy_percent - self.own_busy_percent >= max(self.own_busy_percent, OTHER_PROGRAMS_PERCENT)
 
     @property
     def device_is_saturated(self) -> bool:
@@ -150,16 +149,20 @@ def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limi
     elif emulator_share >= 0.5:  # from 0.8 on, all other causes explain at most a fifth of the loss
         at_ceiling = Finding.of(Code.EMULATOR_CEILING, ceiling_au_percent=context.ceiling_au, au_percent=au)
         limit = _emulator_limit("high" if emulator_share >= 0.8 else "medium", context, at_ceiling)
-        suspect = limit.what  # its part of the loss is computed here
         lost_percent = {cause: (1 - emulator_share) * percent for cause, percent in lost_percent.items()}
-        lost_percent[suspect] += emulator_share * causes.total
+        lost_percent[limit.what] += emulator_share * causes.total
+        suspect = limit.what  # so that `_shares` moves nothing
     else:
         limit = _judge_suspect(suspect, lost_percent[suspect] / causes.total, causes, work, context)
-    if limit.what != suspect:  # what the suspect seemed to cause is due to the limit
-        lost_percent[limit.what] += lost_percent[suspect]
-        lost_percent[suspect] = 0.0
-    shares = {cause.lower().replace(" ", "_"): 100 * percent / causes.total for cause, percent in lost_percent.items()}
-    return replace(limit, shares=Shares(**shares), numbers=numbers)
+    return replace(limit, shares=_shares(lost_percent, suspect, limit.what, causes.total), numbers=numbers)
+
+
+def _shares(lost_percent: dict[What, float], suspect: What, limit: What, total_percent: float) -> Shares:
+    """Return the share of each cause in the total loss; what the suspect seemed to cause is due to the limit."""
+    if limit != suspect:
+        lost_percent = lost_percent | {limit: lost_percent[limit] + lost_percent[suspect], suspect: 0.0}
+    shares = {cause.lower().replace(" ", "_"): 100 * percent / total_percent for cause, percent in lost_percent.items()}
+    return Shares(**shares)
 
 
 def _numbers(causes: Causes, work: Work, context: Context) -> dict[str, Number]:
@@ -188,26 +191,24 @@ def _limit(what: What, confidence: Confidence, *findings: Finding) -> Limit:
 
 
 def _judge_suspect(suspect: What, share: float, causes: Causes, work: Work, context: Context) -> Limit:
-    """Return what really limited the run; the suspect seems to cause the largest `share` (0 to 1) of the loss."""
+    """Return what really limited the run. The suspect seems to cause the largest `share` (0 to 1) of the loss."""
     confidence: Confidence = "low"
     if share >= 0.75 and work.cpu_known:  # three times all other causes together
         confidence = "high"
     elif share >= 0.5:
         confidence = "medium"
     if context.memory_some_percent < 10:
-        return _judge_apart_from_memory(suspect, share, confidence, causes, work, context)
+        return _judge_by_cores(suspect, confidence, causes, work, context)
     pressure = Finding.of(Code.MEMORY_PRESSURE, percent=context.memory_some_percent)
     # Readers that wait for memory look blocked in reads. Only a busy device shows that the storage is slow, too.
     if suspect == "host CPU" or (suspect == "storage" and not context.device_busy_percent >= BUSY_PERCENT):
         return _limit("host CPU", confidence, pressure)
-    limit = _judge_apart_from_memory(suspect, share, _lowest(confidence, "medium"), causes, work, context)
+    limit = _judge_by_cores(suspect, _lowest(confidence, "medium"), causes, work, context)
     return replace(limit, findings=(pressure, *limit.findings))
 
 
-def _judge_apart_from_memory(
-    suspect: What, share: float, confidence: Confidence, causes: Causes, work: Work, context: Context
-) -> Limit:
-    """Return what really limited the run as `_judge_suspect` does, without a look at memory pressure."""
+def _judge_by_cores(suspect: What, confidence: Confidence, causes: Causes, work: Work, context: Context) -> Limit:
+    """Return what really limited the run, if memory pressure does not explain it: first by whether cores were free."""
     cores_are_busy = work.starved_share >= STARVED_SHARE or context.host_busy_percent >= BUSY_PERCENT
     no_core_is_free = cores_are_busy or context.is_out_of_cpu_time
     if suspect == "storage":
@@ -217,7 +218,7 @@ def _judge_apart_from_memory(
         # Without a free core, slow reads don't prove slow storage: readers wait for cores between reads, and so do the
         # kernel threads, or the mount's process, that serve the reads. Only preprocessing that sleeps needs no core.
         is_minor_cause = 2 * causes.storage < causes.total - causes.pause
-        is_unsure = share < 0.75 or limit.confidence == "low"
+        is_unsure = causes.storage / causes.total < 0.75 or limit.confidence == "low"
         is_doubtful = is_minor_cause or (is_unsure and context.others_use_the_cores)
         if not work.cpu_known or (limit.what == "storage" and is_doubtful):
             return _core_limit("low", context)

@@ -16,6 +16,9 @@ from dlemu.results.parts import EnvironmentFields, RunFields, TargetFields
 from dlemu.results.wording import at_scale
 
 CONFIDENCE = 0.95  # docs/compare.md; the same as k = 2 in docs/uncertainty.md
+SAME_PERCENT = 0.05  # a smaller difference would be shown as 0.0 %
+_COMPARATIVES = {"higher": ("better", "worse"), "lower": ("worse", "better"), "neither": ("higher", "lower")}
+"""`Metric.better` -> what a side with a higher value is called, and what one with a lower value is called."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,8 @@ class JobFigures(RunFields, TargetFields):
 
 
 def half_width_of(values: Sequence[float]) -> float | None:
-    """Return the half width of the 95 % interval of the mean over repetitions; None for fewer than three.
-
-    For two, Student's t gives 6 times their difference, which is too wide to be useful.
-    """
-    if len(values) < 3:
+    """Return the half width of the 95 % interval of the mean over repetitions; None for fewer than three."""
+    if len(values) < 3:  # for two, Student's t gives 6 times their difference, which is too wide to be useful
         return None
     return half_width(float(np.std(values, ddof=1)), len(values), CONFIDENCE)
 
@@ -93,11 +93,6 @@ class Conditions(EnvironmentFields):
     """Phases in which memory served the data instead of the storage; `run` for a job with a single phase."""
     warnings: tuple[str, ...] = ()
     """Sentences without which the numbers would be misread."""
-
-
-SAME_PERCENT = 0.05  # a smaller difference would be shown as 0.0 %
-_WORDS = {"higher": ("better", "worse"), "lower": ("worse", "better"), "neither": ("higher", "lower")}
-"""`Metric.better` -> the words for a side with a higher value, and with a lower one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,22 +127,27 @@ def difference_in_words(
 ) -> str:
     """Return the difference of a metric as a phrase, such as `A takes 12.0 % less time than B (+- 1.0)`.
 
-    `a` and `b` are the names of the sides, `repetitions` is the plural of what was repeated, such as epochs.
+    `a` and `b` name the sides; `repetitions` is the plural of what was repeated, such as epochs.
     """
-    percent, half_width = change.difference_percent, change.half_width_percent
+    percent = change.difference_percent
+    half_width = change.half_width_percent
     if percent is None:
         return f"{b} is 0"
-    is_tiny = abs(percent) < SAME_PERCENT
-    if half_width is not None and (is_tiny or not change.distinct):
-        in_time = " in time" if metric.phase else ""
-        return f"no significant difference{in_time}: {a} to {b} {percent:+.1f} % +- {half_width:.1f}"
-    if metric.phase:
-        interval = f"too few {repetitions}: no interval" if half_width is None else f"+- {half_width:.1f}"
-        if is_tiny:
-            return f"{a} and {b} take the same time ({interval})"
-        return f"{a} takes {abs(percent):.1f} % {'less' if percent < 0 else 'more'} time than {b} ({interval})"
-    if half_width is None:  # percentiles of few prompts may differ several-fold by chance, so neither side is better
-        return f"{a} to {b} {percent:+.1f} % (no interval: it may be chance)"
-    word_if_higher, word_if_lower = _WORDS[metric.better]
-    word = word_if_higher if percent > 0 else word_if_lower
-    return f"{a} is {abs(percent):.1f} % {word} than {b} (+- {half_width:.1f})"
+    looks_equal = abs(percent) < SAME_PERCENT
+    if half_width is None:
+        interval = f"too few {repetitions}: no interval" if metric.phase else "no interval: it may be chance"
+    else:
+        interval = f"+- {half_width:.1f}"
+        if looks_equal or not change.distinct:
+            in_time = " in time" if metric.phase else ""
+            return f"no significant difference{in_time}: {a} to {b} {percent:+.1f} % {interval}"
+    if metric.phase and looks_equal:
+        phrase = f"{a} and {b} take the same time"
+    elif metric.phase:
+        phrase = f"{a} takes {abs(percent):.1f} % {'less' if percent < 0 else 'more'} time than {b}"
+    elif half_width is None:  # percentiles of few prompts may differ several-fold by chance, so neither side is better
+        phrase = f"{a} to {b} {percent:+.1f} %"
+    else:
+        if_higher, if_lower = _COMPARATIVES[metric.better]
+        phrase = f"{a} is {abs(percent):.1f} % {if_higher if percent > 0 else if_lower} than {b}"
+    return f"{phrase} ({interval})"

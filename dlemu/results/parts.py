@@ -1,9 +1,9 @@
-"""Groups of fields, from which the types of results are composed, and the summaries of runs.
+"""Base classes of results: each declares keys of the JSON, and the type of a result inherits some and adds its own.
 
     RunFields(WorkloadFields, OutcomeField, VerdictField)   shared by a run's summary and its figures
     JobSummary(EnvironmentFields, RunFields, Answer)        the summary of a run of any kind of job
 
-The keys in JSON are in the reverse order of the base classes: those of the last base come first.
+A dataclass collects the fields of its bases from right to left: the JSON of C(A, B) has B's keys, A's, and then C's.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class JobSummary(EnvironmentFields, RunFields, Answer):
 
     @property
     def headline(self) -> str:
-        """The verdict as it is shown; training replaces that of a pass from memory."""
+        """The verdict to display; training overrides it for a run that passed only from the page cache."""
         return self.verdict
 
     @property
@@ -148,7 +148,7 @@ class StorageSummary(JobSummary):
 
 
 def summarise_requests(counters: Sequence[int]) -> Requests:
-    """Return the summary of the request counters in a journal, which are in the order of `RequestCounts.values`."""
+    """Return the summary of a journal's request counters; `counters` is in the order of `RequestCounts.values`."""
     counts = RequestCounts(np.array(counters, np.int64))
     return Requests(
         **{member.name: counts[member.name] for member in fields(Requests) if member.name in INDEX},

@@ -36,7 +36,7 @@ _RUN = Role("run", RANK.remedy)
 def run_train(
     overrides: Sequence[str], folder: str, on_tick: OnTick, launcher: Sequence[str] = (), command: str = "train"
 ) -> None:
-    """Run one job to its end, with results in `folder`; see `job` and `run_commands`."""
+    """Run one job to its end, with results in `folder`; raises what `run_commands` raises."""
     run_commands([job(overrides, folder, launcher, command)], on_tick)
 
 
@@ -48,11 +48,9 @@ def job(overrides: Sequence[str], folder: str, launcher: Sequence[str] = (), com
 
 
 def dlemu_command(*words: str) -> list[str]:
-    """Return the command that runs `dlemu` with the arguments `words`.
-
-    `python -m` would import from the current folder first, where the user may have a yaml.py. `-P` prevents that. It is
-    left out if this process itself imports from the current folder.
-    """
+    """Return the command that runs `dlemu` with the arguments `words`."""
+    # `python -m` would import from the current folder first, where the user may have a yaml.py. `-P` prevents that. It
+    # is left out if this process itself imports from the current folder.
     imports_from_here = os.getcwd() in map(os.path.abspath, sys.path)
     return [sys.executable, *([] if imports_from_here else ["-P"]), "-m", "dlemu", *words]
 
@@ -151,7 +149,7 @@ class Ended:
     """How a short command ended, and what it printed."""
 
     status: int  # exit status; -N if signal N ended the command
-    how: str  # how it ended, as a phrase for messages
+    how: str  # the end as a phrase for messages, such as `fio ended with status 1`
     out: str
     err: str
 

@@ -2,6 +2,9 @@
 
 Without a launcher, this process forks all ranks. With one (mpirun, srun, torchrun), the first process of each host is
 its leader and forks the host's ranks. Rank 0's leader also loads the settings, prepares, saves and reports.
+
+A rank's failure passes through three stages: `Ranks.run` raises it as RunFailedError, `Ranks.guard` saves what was
+measured, and, with a launcher, `lead` reports it and ends the launcher's processes.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ SaveAfterFailure = Callable[[str], Kept | None]  # takes the failure's message; 
 
 
 class RunFailedError(DlemuError):
-    """A run failed and all ranks of this host have ended; has the message of the first failure."""
+    """A run failed, and all ranks of this host have ended. The message is that of the first failure."""
 
     failure: Failure
     kept: Kept | None = None
@@ -58,7 +61,7 @@ def failed_run(failure: Failure, kept: Kept | None = None) -> RunFailedError:
 
 
 class RefusedError(UserError):
-    """A UserError on rank 0's host before the ranks start. All leaders raise it, so that they exit together."""
+    """A UserError of rank 0's leader before the ranks start. All leaders raise it, so that they exit together."""
 
 
 @dataclass
@@ -149,7 +152,7 @@ class Ranks:
 
     @contextlib.contextmanager
     def guard(self, folder: str, save: SaveAfterFailure, clean_up: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Context of the run in `folder`. After a failure, rank 0's host saves what was measured; others clean up."""
+        """Context of the run in `folder`. After a failure, rank 0's leader saves what was measured; others clean up."""
         with mark_in_progress(folder) if self.leads else contextlib.nullcontext():
             try:
                 yield
@@ -184,8 +187,8 @@ def with_ranks(
 ) -> T | None:
     """Return the result of `body`, called with the ranks that this process will start.
 
-    With a launcher, only leaders call this: for other processes, `run_as_placeholder` returns True. The first failure
-    is reported on its host and ends all ranks. Raises UserError, PeerLostError.
+    With a launcher, only leaders call this: other processes wait in `run_as_placeholder`. The first failure is reported
+    on its host by `lead`, and ends all ranks. Raises UserError, PeerLostError.
     """
     if detect_launcher() == "none":
         return body(Ranks(on_tick=on_tick))
@@ -199,8 +202,8 @@ def with_ranks(
 def lead(host: Host, on_event: OnEvent, body: Callable[[], T]) -> T:
     """Call `body` in a leader, end the launcher's processes, and return the result of `body`.
 
-    An exception is reported; it ends all ranks, and this process by SystemExit. A `RefusedError` is only raised on rank
-    0's host, and the others exit: if one host ended the rest by force, the launcher would print messages of its own.
+    An exception is reported; it ends all ranks, and this process by SystemExit. A `RefusedError` reaches all leaders:
+    rank 0's raises it again, and the others exit. If one ended the rest by force, the launcher would print messages.
     """
     try:
         result = body()
@@ -221,17 +224,15 @@ def lead(host: Host, on_event: OnEvent, body: Callable[[], T]) -> T:
 
 
 def _failure_of(host: Host, error: BaseException) -> Failure:
-    """Return an error as the failure of a host; a RunFailedError already has the failure of a rank."""
-    failure = getattr(error, "failure", None)
-    return failure if isinstance(failure, Failure) else describe(host.ranks.members[0], error)
+    """Return the failure that an error describes: that of a rank for a RunFailedError, else that of this leader."""
+    return error.failure if isinstance(error, RunFailedError) else describe(host.ranks.members[0], error)
 
 
 def _report(host: Host, error: BaseException, failure: Failure) -> str:
-    """Return the message about a failure, without the cause if another host prints that into the same output."""
+    """Return the message about a failure; only what was saved if another host prints the cause to the same output."""
     another_host_failed = host.launcher.remote_failure is not None or (failure.echo and host.node > 0)
     if host.launcher.ends_all and another_host_failed:
-        kept = getattr(error, "kept", None)
-        return kept.sentence if kept else ""
-    if hasattr(error, "failure") or not failure.traceback:
+        return error.kept.sentence if isinstance(error, RunFailedError) and error.kept else ""
+    if isinstance(error, RunFailedError) or not failure.traceback:
         return "\n".join([str(error) or failure.message, *getattr(error, "__notes__", ())])
     return failure.traceback.rstrip()  # includes the notes

@@ -1,4 +1,4 @@
-"""The folder of a run: its name, checks that it is free, its creation, and its removal if nothing was measured.
+"""A run's `Job`, and the folder of a run: its name, checks, creation, and removal if nothing was measured.
 
 While the run is active, the subfolder `live` has the logs of its ranks and the counts of its requests to an object
 store. Another process stops the run by a file there: once rank 0 notices it, all ranks end after the current step.
@@ -85,8 +85,30 @@ def new_folder(name: str, prefix: str = "") -> str:
     return next(folder for folder in owned.numbered(first) if not os.path.exists(folder))
 
 
+def check_place(folder: str, *, setting: str = "output.folder") -> None:
+    """Check that a folder can be made or written to, and has no other program's files; raises UserError, SpaceError."""
+    check_usable(folder, setting)
+    missing = missing_folders(folder)
+    parent = os.path.dirname(missing[0]) if missing else folder
+    if not os.path.isdir(parent):
+        problem = f"{parent} is not a folder"
+    elif not os.access(parent, os.W_OK | os.X_OK):
+        problem = f"{parent} can't be written"
+    else:
+        return
+    raise SpaceError(f"the results folder {folder} can't be made: {problem}; set {setting} to a writable folder")
+
+
+def check_new(folder: str, setting: str = "output.folder") -> None:
+    """Check that a folder can take a result that is no run: `check_place`, and UserError if it has a result already."""
+    kind = kind_of(folder)
+    if kind is not None:
+        raise UserError(f"{folder} holds another result, {kind.noun}; set {setting} to a new folder")
+    check_place(folder, setting=setting)
+
+
 def check_run_folder(folder: str) -> None:
-    """Raise SpaceError if a folder has a result or belongs to an active or killed run, or if `check_place` does."""
+    """Check that a folder can take a run: `check_place`, and SpaceError for a result or an active or killed run."""
     live = os.path.join(folder, LIVE)
     problem = ""
     try:
@@ -101,28 +123,6 @@ def check_run_folder(folder: str) -> None:
     if problem:
         raise SpaceError(f"{folder} {problem}; set output.folder to a new folder")
     check_place(folder)
-
-
-def check_new(folder: str, setting: str = "output.folder") -> None:
-    """Raise UserError if a folder has a result, or if `check_place` does."""
-    kind = kind_of(folder)
-    if kind is not None:
-        raise UserError(f"{folder} holds another result, {kind.noun}; set {setting} to a new folder")
-    check_place(folder, setting=setting)
-
-
-def check_place(folder: str, *, setting: str = "output.folder") -> None:
-    """Raise SpaceError for a folder that can't be written to, or that has files of other programs."""
-    check_usable(folder, setting)
-    missing = missing_folders(folder)
-    parent = os.path.dirname(missing[0]) if missing else folder
-    if not os.path.isdir(parent):
-        problem = f"{parent} is not a folder"
-    elif not os.access(parent, os.W_OK | os.X_OK):
-        problem = f"{parent} can't be written"
-    else:
-        return
-    raise SpaceError(f"the results folder {folder} can't be made: {problem}; set {setting} to a writable folder")
 
 
 def make_folder(

@@ -33,7 +33,7 @@ class StudyAnswer(Answer):
 
 
 What = TypeVar("What")  # type of a study's own description of a planned run
-Run = TypeVar("Run")  # type of the record of a run that has ended; it may have `settings` and a `failure`
+Run = TypeVar("Run")  # type of the record of an ended run; its attributes `settings` and `failure` are optional
 A = TypeVar("A", bound=StudyAnswer)  # type of the answer file's content
 
 
@@ -119,7 +119,7 @@ class RunList(ABC, Generic[What, Run, A]):
         return owned.fresh_folder(self.folder, planned.name)
 
     def resume(self) -> None:
-        """Load the finished runs of an interrupted list; raises UserError if its question differs or it is complete."""
+        """Load the finished runs, but start none. Raises UserError if the list is complete or its question differs."""
         check_place(self.folder, setting=self.setting)
         with self._locked(UserError):
             saved = read_answer(self.folder, self.file, self.answer_type)
