@@ -22,7 +22,7 @@ _HOW_TO_CONTINUE = "and run the same command again: it continues after the finis
 
 
 class FilePacker:
-    """Packs the images of a folder into packed files, one at a time; the layout gives the paths of the packed files."""
+    """Packs images of a folder into files, one file at a time; `layout` gives the paths of the packed files."""
 
     def __init__(self, settings: PackSettings, folder: str, layout: dataset_layout.Layout) -> None:
         self._settings = settings
@@ -33,7 +33,7 @@ class FilePacker:
         self._buffer = AlignedBuffer()  # holds one image
         self._account = thread_accounting.ThreadAccounting()
         self._row = Counter[str]()  # of the current file
-        self._lap_ns = 0  # start of the current lap, which is spent on one activity
+        self._lap_ns = 0  # start of the current lap; all time until `_end_lap` is spent on one activity
         self._lap_cpu_ns = self._lap_cpu_wait_ns = 0  # this thread's totals at that time
 
     def pack(self, number: int, names: Sequence[str]) -> Counter[str]:
@@ -58,10 +58,10 @@ class FilePacker:
                 row["images"] += 1
                 row["sample_bytes"] += sample.data.nbytes
             with self._writing(path):
-                side_content = packer.finish()
-                if side_content:
-                    side = registry.find("datagen.formats", self._settings.format, "Format").sides[0]
-                    storage_base.write_whole(self._storage, side.path(self._layout, number), side_content, sync=False)
+                index_content = packer.finish()
+                if index_content:
+                    index = format_base.format_named(self._settings.format).sides[0]
+                    storage_base.write_whole(self._storage, index.path(self._layout, number), index_content, sync=False)
                 writer.sync()
                 writer.commit()  # gives the file its name, which means that all of it is on the device
         except BaseException:
@@ -97,7 +97,7 @@ class FilePacker:
         return data
 
     def _end_lap(self, activity: str) -> None:
-        """Add the time of the lap to an activity (`read`, `compute` or `write`), and begin the next lap."""
+        """Add the time since the last lap to an activity (`read`, `compute` or `write`), and begin the next lap."""
         lap_ns, (cpu_ns, cpu_wait_ns) = time.monotonic_ns(), self._account.scheduled()
         self._row[f"{activity}_whole_ns"] += lap_ns - self._lap_ns
         self._row[f"{activity}_cpu_ns"] += cpu_ns - self._lap_cpu_ns
@@ -106,7 +106,7 @@ class FilePacker:
 
     @contextlib.contextmanager
     def _writing(self, path: str) -> Iterator[None]:
-        """Count the time in the context as `write`; raise UserError in place of an OSError."""
+        """Count the time since the last lap as `write`, unless the context fails; raise UserError for an OSError."""
         try:
             yield
             self._end_lap("write")
