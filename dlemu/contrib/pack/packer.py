@@ -60,7 +60,7 @@ class FilePacker:
             with self._writing(path):
                 index_content = packer.finish()
                 if index_content:
-                    index = format_base.format_named(self._settings.format).sides[0]
+                    index = registry.find("datagen.formats", self._settings.format, "Format").sides[0]
                     storage_base.write_whole(self._storage, index.path(self._layout, number), index_content, sync=False)
                 writer.sync()
                 writer.commit()  # gives the file its name, which means that all of it is on the device
