@@ -20,7 +20,7 @@ class Loader(loader_base.Loader):
 
     DALI reports neither the duration nor the number of its reads. So in the trace of a batch,
     - `started_ns`: when it was requested (the first: when the epoch began); `finished_ns`: when it was preprocessed
-    - `decode_ns`: the CPU time of DALI's threads until it was delivered, if they decode, plus the preprocessing
+    - `decode_ns`: the mean CPU time of DALI's threads until it was delivered, if they decode, plus the preprocessing
     - `read_ns`: the remaining time until it was delivered
     """
 
@@ -85,7 +85,7 @@ class Loader(loader_base.Loader):
         return cpu_ns // self._threads
 
     def _run_dali(self, feed: Feed, step: int, call: Callable[[], Any]) -> Any:
-        """Return the result of `call`, in step 1 on a niced thread; raises DatasetError that names a faulty file."""
+        """Return the result of `call`, in step 1 on a niced thread; raises DatasetError, which names a faulty file."""
         try:
             if step > 1:
                 return call()

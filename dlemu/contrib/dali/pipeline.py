@@ -31,11 +31,11 @@ _PNG = bytes.fromhex(  # a grey image of 8 x 8 pixels
 
 
 class Feed:
-    """The input of a pipeline in one epoch: as it is for null storage, with zeros in memory as samples."""
+    """The input of a pipeline in one epoch. This base class is for null storage: its samples are zeros in memory."""
 
     def __init__(self, spec: loader_base.LoaderSpec, phase: loader_base.Phase) -> None:
         self.spec, self.phase = spec, phase
-        self.ahead = sum(depths(spec)) + 2  # batches read early, at most: both queues, one being read, one processed
+        self.ahead = sum(depths(spec)) + 2  # maximum of batches that DALI reads ahead of the one that it delivers
         self.samples_per_array = 1
         # With mmap, DALI would read only the pages of a crop instead of the whole sample.
         self.settings = {"prefetch_queue_depth": depths(spec)[0], "dont_use_mmap": True}

@@ -19,7 +19,6 @@ from dlemu.contrib.kvcache.settings import KvSettings, aligned
 from dlemu.contrib.kvcache.summary import Official, Row
 from dlemu.extend import UserError, rows_job
 
-# Limits and draws of its users' requests (benchmark.py, workload.py, conversation.py, config.yaml).
 MAX_WORKERS = 500  # maximum number of serving threads; with fewer users, there is one per user
 MAX_CONVERSATIONS = 1000  # number of conversations that the tool remembers
 MAX_TURNS = 50  # maximum number of turns in a conversation
@@ -27,10 +26,10 @@ END_PROBABILITY = 0.2  # that a turn ends its conversation
 DECODE_BATCH_TOKENS = 32  # Decoding reads the file once for each batch of so many tokens of the answer.
 PREFILL_ONLY_TOKENS = 10_000  # Files of prompts of at least this length are never read back.
 GIB = 2**30
-_CLASS_PROBABILITIES = (0.15, 0.35, 0.5)  # qos_distribution: of priority 3 interactive, 2 responsive, 1 batch
+_CLASS_PROBABILITIES = (0.15, 0.35, 0.5)  # config.yaml, qos_distribution: priority 3 interactive, 2 responsive, 1 batch
 _PREFIX_PROBABILITY = 0.2  # that a prompt begins with one of three fixed sentences
 _PREFIX_TOKENS = (5, 9, 6)  # words of each fixed sentence, which the tool subtracts from the prompt's tokens
-_THINK_TIME_JITTER = (0.8, 1.2)  # range of a factor of each think time, which keeps users out of step
+_THINK_TIME_JITTER = (0.8, 1.2)  # range of a factor of each think time in benchmark.py, which keeps users out of step
 TEMPLATES = (  # ranges from which a user's values are drawn: tokens of a prompt and of an answer, seconds of thinking
     ((512, 4096), (50, 200), (0.1, 0.5)),  # chatbot
     ((4096, 25_000), (100, 500), (0.2, 1.0)),  # coding
@@ -43,6 +42,7 @@ _MIN_FILL = 0.05  # below which nothing is evicted
 _MAX_ENTRY = 0.95  # above which an entry is not stored in it
 _LARGE_ENTRY = 0.5 * _MAX_FILL  # above which an entry is large
 _MIN_FILL_FOR_LARGE = 0.2  # below which a large new entry evicts nothing
+
 Step = tuple[Operation, int] | Literal["wait"]  # on the file of a turn, by its number; or wait for permission to write
 
 

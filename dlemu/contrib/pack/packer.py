@@ -58,10 +58,10 @@ class FilePacker:
                 row["images"] += 1
                 row["sample_bytes"] += sample.data.nbytes
             with self._writing(path):
-                index_content = packer.finish()
-                if index_content:
-                    index = registry.find("datagen.formats", self._settings.format, "Format").sides[0]
-                    storage_base.write_whole(self._storage, index.path(self._layout, number), index_content, sync=False)
+                side_content = packer.finish()
+                if side_content:
+                    side = registry.find("datagen.formats", self._settings.format, "Format").sides[0]
+                    storage_base.write_whole(self._storage, side.path(self._layout, number), side_content, sync=False)
                 writer.sync()
                 writer.commit()  # gives the file its name, which means that all of it is on the device
         except BaseException:
@@ -97,7 +97,7 @@ class FilePacker:
         return data
 
     def _end_lap(self, activity: str) -> None:
-        """Add the time since the last lap to an activity (`read`, `compute` or `write`), and begin the next lap."""
+        """Add the time of the lap to an activity (`read`, `compute` or `write`), and begin the next lap."""
         lap_ns, (cpu_ns, cpu_wait_ns) = time.monotonic_ns(), self._account.scheduled()
         self._row[f"{activity}_whole_ns"] += lap_ns - self._lap_ns
         self._row[f"{activity}_cpu_ns"] += cpu_ns - self._lap_cpu_ns
@@ -106,7 +106,7 @@ class FilePacker:
 
     @contextlib.contextmanager
     def _writing(self, path: str) -> Iterator[None]:
-        """Count the time since the last lap as `write`, unless the context fails; raise UserError for an OSError."""
+        """End a lap of `write` with the context; raise UserError in place of an OSError."""
         try:
             yield
             self._end_lap("write")

@@ -104,9 +104,9 @@ def records_complete(call: TrainingCall, result: TrainingResult) -> Iterator[Fin
 def audit_findings(call: TrainingCall, result: TrainingResult) -> Iterator[Finding]:
     """Pass on the audit's findings, on contradicting or unreadable files, unless another rule reports the same."""
     for finding in call.run.findings if call.run else ():
-        is_covered = finding.rule in _COVERED_BY_COMPLETENESS and bool(call.printed.accelerators)
-        has_no_summary = finding.rule == "summary.missing" and result.phased  # reported by `run_ended`
-        if finding.rule not in _AUDIT_ONLY and not is_covered and not has_no_summary:
+        is_incomplete = finding.rule in _COVERED_BY_COMPLETENESS and call.printed.accelerators
+        is_missing_file = finding.rule == "summary.missing" and result.phased  # reported by `run_ended`
+        if finding.rule not in _AUDIT_ONLY and not is_incomplete and not is_missing_file:
             yield finding
 
 
@@ -142,7 +142,7 @@ def run_count(result: TrainingResult) -> Iterator[Finding]:
 
 
 def run_ended(call: TrainingCall, result: TrainingResult) -> Iterator[Finding]:
-    """A run's folder is named by the time of its start, and has the summary of a training run that began and ended."""
+    """A run's folder is named by the time of its start, and has the summary of a training run that ended afterwards."""
     if result.phased and call.stamp is None:
         yield by_rule("runs.stamp", f"a run's folder is named {call.name!r}")
     if "summary.json" not in call.files:
