@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dlemu.contrib.dali.pipeline import Feed, Files, build
+from dlemu.contrib.dali.pipeline import Feed, FileFeed, build
 from dlemu.extend import AlignedBuffer, DatasetError, DlemuError, fetch, loader_base, thread_accounting
 from dlemu.extend import layout as dataset_layout
 
@@ -18,9 +18,10 @@ from dlemu.extend import layout as dataset_layout
 class Loader(loader_base.Loader):
     """The `dali` loader. A batch is a uint8 array for each sample, or one array (batch, resize), in DALI's memory.
 
-    DALI reports neither the duration nor the number of its reads. So in the trace of a batch, `started_ns` is when it
-    was requested (the first one: when the epoch began), `finished_ns` when it was delivered and preprocessed,
-    `decode_ns` the CPU time of DALI's threads in between, if they decode, and `read_ns` the remaining time.
+    DALI reports neither the duration nor the number of its reads. So in the trace of a batch,
+    - `started_ns`: when it was requested (the first: when the epoch began); `finished_ns`: when it was preprocessed
+    - `decode_ns`: the mean CPU time of DALI's threads until it was delivered, if they decode, plus the preprocessing
+    - `read_ns`: the remaining time until it was delivered
     """
 
     def __init__(self, spec: loader_base.LoaderSpec) -> None:
@@ -44,16 +45,16 @@ class Loader(loader_base.Loader):
         epoch_began_ns = time.monotonic_ns()
         self.close()
         reads_nothing = phase_spec.fetch.reads_nothing
-        feed = Feed(self._spec, phase_spec) if reads_nothing else Files(self._spec, phase_spec, epoch, steps)
+        feed = Feed(self._spec, phase_spec) if reads_nothing else FileFeed(self._spec, phase_spec, epoch, steps)
         self._feed = feed
-        self._pipeline = self._guarded(feed, 1, lambda: build(feed, self._threads))
+        self._pipeline = self._run_dali(feed, 1, lambda: build(feed, self._threads))
         for step in range(1, steps + 1):
             yield self._batch(feed, step, epoch_began_ns if step == 1 else time.monotonic_ns())
 
     def _batch(self, feed: Feed, step: int, started_ns: int) -> loader_base.Batch:
         phase = feed.phase
         storage_before, decode_cpu_before = thread_accounting.process_storage_bytes(), self._decode_cpu_ns(phase)
-        delivered, read = self._guarded(feed, step, self._pipeline.run)
+        delivered, read = self._run_dali(feed, step, self._pipeline.run)
         run_ns = time.monotonic_ns() - started_ns
         sample_hash, app_bytes = feed.check(step, read)
         decode_ns = min(run_ns, self._decode_cpu_ns(phase) - decode_cpu_before)
@@ -83,8 +84,8 @@ class Loader(loader_base.Loader):
         cpu_ns = thread_accounting.thread_cpu_ns(lambda name: name.startswith("[DALI][TP") and name.endswith("Exec"))
         return cpu_ns // self._threads
 
-    def _guarded(self, feed: Feed, step: int, call: Callable[[], Any]) -> Any:
-        """Return the result of `call`, which lets DALI make a batch; raises DatasetError, which names a faulty file."""
+    def _run_dali(self, feed: Feed, step: int, call: Callable[[], Any]) -> Any:
+        """Return the result of `call`, in step 1 on a niced thread; raises DatasetError, which names a faulty file."""
         try:
             if step > 1:
                 return call()

@@ -70,7 +70,7 @@ class Feed:
         return path
 
 
-class Files(Feed):
+class FileFeed(Feed):
     """The files of an epoch's samples, in planned order; a file with several samples is read again for each of them."""
 
     def __init__(self, spec: loader_base.LoaderSpec, phase: loader_base.Phase, epoch: int, steps: int) -> None:
@@ -136,8 +136,7 @@ def build(feed: Feed, num_threads: int) -> Any:
         batch_size=phase.batch_size, num_threads=num_threads, device_id=None, prefetch_queue_depth=depths(feed.spec)[1]
     )
     with pipeline:
-        read = feed.node()
-        sample = read
+        sample = read = feed.node()
         if feed.samples_per_array > 1:
             sample = fn.slice(read, start=_batchwise(feed.indices, np.int32, _types.INT32), shape=[1], axes=[-1])
         if phase.fetch.decode == "full" and phase.fetch.format in ("jpeg", "png") and not phase.fetch.reads_nothing:

@@ -31,7 +31,7 @@ _NOT_REMOVED = "blocks that can't be removed are left in {}"
 _PROGRESS_REPORTS = 100  # number of progress reports of a run
 _START_NS = 50_000_000  # delay between the time when all ranks are ready and the beginning of the load
 _FILLED_SHARE = 0.95  # share of the free space that MLPerf Storage's kv_cache tool fills
-_CEILING_THREADS = 16  # moved 17 to 43 GB/s on two busy cores (docs/kvcache.md, section 4); more wait for each other
+_CEILING_THREADS = 16  # enough without storage latency: 17 to 43 GB/s on two busy cores (docs/kvcache.md, section 4)
 _CEILING_BATCHES = 64  # maximum number of batches in progress while the ceiling is measured
 
 
@@ -159,7 +159,6 @@ def measure_ceiling(plan: RankPlan | RankTurns, bulk: BulkContent, seconds: floa
         return 0
     if notify is not None:
         notify(Doing("measuring the emulator's own ceiling"))
-    # Without storage latency few threads suffice, and more would only wait for each other.
     settings = replace(plan.settings, threads=min(plan.settings.threads, _CEILING_THREADS))
     null_storage = storage_base.open_storage(storage_base.NULL_STORAGE)
     # The timeout never expires, because null storage never hangs.

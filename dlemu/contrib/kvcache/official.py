@@ -22,27 +22,28 @@ from dlemu.extend import UserError, rows_job
 MAX_WORKERS = 500  # maximum number of serving threads; with fewer users, there is one per user
 MAX_CONVERSATIONS = 1000  # number of conversations that the tool remembers
 MAX_TURNS = 50  # maximum number of turns in a conversation
-END_SHARE = 0.2  # probability that a turn ends its conversation
+END_PROBABILITY = 0.2  # that a turn ends its conversation
 DECODE_BATCH_TOKENS = 32  # Decoding reads the file once for each batch of so many tokens of the answer.
 PREFILL_ONLY_TOKENS = 10_000  # Files of prompts of at least this length are never read back.
 GIB = 2**30
-_CLASS_SHARES = (0.15, 0.35, 0.5)  # config.yaml, qos_distribution: of priority 3 interactive, 2 responsive, 1 batch
-_PREFIX_SHARE = 0.2  # share of prompts that begin with one of three fixed sentences
+_CLASS_PROBABILITIES = (0.15, 0.35, 0.5)  # config.yaml, qos_distribution: priority 3 interactive, 2 responsive, 1 batch
+_PREFIX_PROBABILITY = 0.2  # that a prompt begins with one of three fixed sentences
 _PREFIX_TOKENS = (5, 9, 6)  # words of each fixed sentence, which the tool subtracts from the prompt's tokens
 _THINK_TIME_JITTER = (0.8, 1.2)  # range of a factor of each think time in benchmark.py, which keeps users out of step
-JOIN_NS = 2_000_000_000  # how long the tool waits for each worker at the end (benchmark.py, `join(timeout=2.0)`)
-_MAX_FILL = 0.8  # cache.py: the emulated memory is filled up to this share
-_MAX_ENTRY = 0.95  # cache.py: entries above this share of the memory are not stored there
-_MIN_FILL = 0.05  # cache.py: nothing is evicted while less than this share of the memory is filled
-_FEW_ENTRIES = 0.2  # cache.py: share of the memory; while entries take less, a large new entry evicts none of them
-_LARGE_ENTRY = 0.5  # cache.py: an entry is large above this share of the part that may be filled
-Step = tuple[Operation, int] | Literal["wait"]  # on the file of a turn, by its number; or wait for permission to write
-
 TEMPLATES = (  # ranges from which a user's values are drawn: tokens of a prompt and of an answer, seconds of thinking
     ((512, 4096), (50, 200), (0.1, 0.5)),  # chatbot
     ((4096, 25_000), (100, 500), (0.2, 1.0)),  # coding
     ((4096, 16_384), (200, 800), (0.3, 1.5)),  # document
 )
+JOIN_NS = 2_000_000_000  # how long the tool waits for each worker at the end (benchmark.py, `join(timeout=2.0)`)
+# Shares of the emulated memory (cache.py).
+_MAX_FILL = 0.8  # up to which it is filled
+_MIN_FILL = 0.05  # below which nothing is evicted
+_MAX_ENTRY = 0.95  # above which an entry is not stored in it
+_LARGE_ENTRY = 0.5 * _MAX_FILL  # above which an entry is large
+_MIN_FILL_FOR_LARGE = 0.2  # below which a large new entry evicts nothing
+
+Step = tuple[Operation, int] | Literal["wait"]  # on the file of a turn, by its number; or wait for permission to write
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,9 +142,9 @@ def draw_turns(settings: KvSettings, rank: int) -> RankTurns:
     return RankTurns(settings, turns, sizes)
 
 
-def _draw_user(settings: KvSettings, random: np.random.Generator, user: int) -> list[Turn]:
+def _draw_user(settings: KvSettings, random: np.random.Generator, user: int) -> Iterator[Turn]:
     context_range, output_range, think_range = TEMPLATES[int(random.integers(len(TEMPLATES)))]
-    priority = 3 - int(random.choice(len(_CLASS_SHARES), p=_CLASS_SHARES))
+    priority = 3 - int(random.choice(len(_CLASS_PROBABILITIES), p=_CLASS_PROBABILITIES))
     max_context = int(random.integers(context_range[0], context_range[1] + 1))
     max_output = int(random.integers(output_range[0], output_range[1] + 1))
     think_seconds = float(random.uniform(*think_range))
@@ -153,26 +154,26 @@ def _draw_user(settings: KvSettings, random: np.random.Generator, user: int) -> 
     count = len(at_seconds)
     contexts = random.integers(max(1, max_context // 4), max_context + 1, count)
     outputs = random.integers(max(1, max_output // 4), max_output + 1, count)
-    ends = random.random(count) < END_SHARE
-    prefixes = np.where(random.random(count) < _PREFIX_SHARE, random.choice(_PREFIX_TOKENS, count), 0)
-    turns: list[Turn] = []
-    conversation, conversation_turns = user << 32, 0  # a number that no other user's conversation has; its turns so far
+    ends = random.random(count) < END_PROBABILITY
+    prefixes = np.where(random.random(count) < _PREFIX_PROBABILITY, random.choice(_PREFIX_TOKENS, count), 0)
+    conversation = user << 32  # a number that no other user's conversation has
+    conversation_turns = 0  # so far
     columns = (column.tolist() for column in (at_seconds, contexts, outputs, ends, prefixes))
     for seconds, tokens, output, ends_conversation, prefix in zip(*columns, strict=True):
         if conversation_turns and (ends_conversation or conversation_turns >= MAX_TURNS):
             conversation += 1
             conversation_turns = 0
         conversation_turns += 1
-        turns.append(Turn(round(seconds * 1e9), priority, conversation, tokens, max(1, tokens - prefix), output))
-    return turns
+        yield Turn(round(seconds * 1e9), priority, conversation, tokens, max(1, tokens - prefix), output)
 
 
 class TurnsReplay:
     """Serves one rank's turns as the tool does: a priority queue, a worker per user, and a clock that stops early.
 
-    A worker takes a request and does its reads and its write one after another (`_steps`). After `kv.seconds`, no
-    worker takes a request. The tool then joins the workers one by one, with a timeout of 2 seconds each: the bytes that
-    they move by then count, the time does not. Here workers are states, not threads, and the memory is emulated.
+    Here a worker is not a thread: it takes the next step of its request (`_steps`) when the last one is done. It waits
+    in line for a file that another worker uses, and to write while the option's maximum of requests is writing. After
+    `kv.seconds`, no worker takes a request. The tool then joins the workers one by one, with a timeout of 2 seconds
+    each: the bytes that they move by then count, the time does not.
     """
 
     def __init__(
@@ -185,9 +186,9 @@ class TurnsReplay:
         self._in_service: dict[int, tuple[Row, Iterator[Step]]] = {}  # worker -> its request, and the remaining steps
         self._queue: list[tuple[int, int, Row]] = []  # heap of (-priority, number, request): urgent classes first
         self._conversations: OrderedDict[int, list[int]] = OrderedDict()  # conversation -> numbers of its turns
-        self._locks: dict[int, deque[tuple[int, Operation]]] = {}  # file in use by one worker -> the workers in line
-        self._writing = 0  # number of requests that have permission to write, at most `option.allocations`
-        self._waiting_to_write = deque[int]()  # workers without that permission, in line
+        self._waiters_by_busy_file = dict[int, deque[tuple[int, Operation]]]()  # file -> (worker, operation) in line
+        self._writing = 0  # number of requests with permission to write, at most `option.allocations`
+        self._waiters_to_write = deque[int]()  # workers in line for that permission
         self._ready = deque[int]()  # workers whose next step can start
         self._memory = OrderedDict[int, None]()  # files in the emulated memory, least recently used first
         self._memory_bytes = 0
@@ -257,20 +258,20 @@ class TurnsReplay:
                 self._on_served(request)
             elif step != "wait":
                 operation, number = step
-                if number in self._locks:
-                    self._locks[number].append((worker, operation))
+                if number in self._waiters_by_busy_file:
+                    self._waiters_by_busy_file[number].append((worker, operation))
                 else:
-                    self._locks[number] = deque()
+                    self._waiters_by_busy_file[number] = deque()
                     self._submit(worker, operation, number)
 
     def _steps(self, worker: int, request: Row) -> Iterator[Step]:
-        """Yield a request's reads and writes, each when the last one is done; "wait" for permission to write."""
+        """Yield a request's steps: read the other files of its conversation, write its own, and read that back."""
         turn = self._plan.turns[request.prompt]
         for number in tuple(self._conversations.get(turn.conversation, ())):
             if number != request.prompt:  # This includes later turns that another worker has already stored.
                 yield from self._read(request, number)
         if self._writing >= self._option.allocations:
-            self._waiting_to_write.append(worker)
+            self._waiters_to_write.append(worker)
             yield "wait"
         else:
             self._writing += 1
@@ -280,8 +281,8 @@ class TurnsReplay:
             self._memory_bytes += size
         else:
             yield from self._write(request.prompt)
-        if self._waiting_to_write:  # Pass the permission to write on to a waiting worker.
-            self._ready.append(self._waiting_to_write.popleft())
+        if self._waiters_to_write:  # Pass the permission to write on to a waiting worker.
+            self._ready.append(self._waiters_to_write.popleft())
         else:
             self._writing -= 1
         for _ in range(turn.reads):
@@ -300,7 +301,7 @@ class TurnsReplay:
         size = self._plan.sizes[number]
         self._storage_bytes += size
         while self._storage_bytes > self._capacity_bytes:
-            oldest = next((file for file in self._storage if file not in self._locks), None)
+            oldest = next((file for file in self._storage if file not in self._waiters_by_busy_file), None)
             if oldest is None:  # Every file is in use: let the file system decide whether the new file fits.
                 break
             del self._storage[oldest]
@@ -315,10 +316,10 @@ class TurnsReplay:
         memory = self._option.memory_gib * GIB // self._settings.shrink  # shrunk like the files
         if not memory or size > _MAX_ENTRY * memory:
             return False
-        is_large = size > _LARGE_ENTRY * _MAX_FILL * memory
+        is_large = size > _LARGE_ENTRY * memory
         while self._memory_bytes + size > _MAX_FILL * memory and self._memory_bytes >= _MIN_FILL * memory:
             entries_bytes = sum(self._plan.sizes[number] for number in self._memory)  # except entries being moved
-            if not self._memory or (is_large and entries_bytes < _FEW_ENTRIES * memory):
+            if not self._memory or (is_large and entries_bytes < _MIN_FILL_FOR_LARGE * memory):
                 return False
             oldest, _ = self._memory.popitem(last=False)
             yield from self._write(oldest)
@@ -344,10 +345,10 @@ class TurnsReplay:
             request.written_bytes += size
             request.write_call_ns += batch.call_ns
             request.written_ns = batch.ended_ns
-        if self._locks[number]:
-            self._submit(*self._locks[number].popleft(), number)  # for the next worker in line
+        if self._waiters_by_busy_file[number]:
+            self._submit(*self._waiters_by_busy_file[number].popleft(), number)  # for the next worker in line
         else:
-            del self._locks[number]
+            del self._waiters_by_busy_file[number]
         self._ready.append(batch.owner)
 
 

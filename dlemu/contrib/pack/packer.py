@@ -22,7 +22,7 @@ _HOW_TO_CONTINUE = "and run the same command again: it continues after the finis
 
 
 class FilePacker:
-    """Packs the images of a folder into packed files, one at a time; the layout gives the paths of the packed files."""
+    """Packs images of a folder into files, one file at a time; `layout` gives the paths of the packed files."""
 
     def __init__(self, settings: PackSettings, folder: str, layout: dataset_layout.Layout) -> None:
         self._settings = settings
@@ -33,7 +33,7 @@ class FilePacker:
         self._buffer = AlignedBuffer()  # holds one image
         self._account = thread_accounting.ThreadAccounting()
         self._row = Counter[str]()  # of the current file
-        self._lap_ns = 0  # start of the current lap, which is spent on one activity
+        self._lap_ns = 0  # start of the current lap; all time until `_end_lap` is spent on one activity
         self._lap_cpu_ns = self._lap_cpu_wait_ns = 0  # this thread's totals at that time
 
     def pack(self, number: int, names: Sequence[str]) -> Counter[str]:
@@ -106,7 +106,7 @@ class FilePacker:
 
     @contextlib.contextmanager
     def _writing(self, path: str) -> Iterator[None]:
-        """Count the time in the context as `write`; raise UserError in place of an OSError."""
+        """End a lap of `write` with the context; raise UserError in place of an OSError."""
         try:
             yield
             self._end_lap("write")

@@ -47,17 +47,17 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     longest = max(loops, key=lambda loop: len(loop.wait))  # stands for all ranks where they should be alike
     ranks = max([len(loops), *(rows.process.ranks for rows in processes if rows.passes or rows.steps)])
     fetches = [fetch for reader in readers for fetch in reader.measured]
-    training_fetches = [fetch for reader in readers for fetch in reader.training]
+    training_fetches = [fetch for reader in readers for fetch in reader.training]  # measured or not
     batch_samples = np.array([samples_of(fetch) for fetch in fetches], float)
     samples = float(batch_samples.sum())
     mean_batch = float(batch_samples.mean())
-    batch_size = int(np.median(batch_samples))
+    batch_size = int(np.median(batch_samples))  # of the recipe's batches, which all have one size
     size_notes = []
     if (batch_samples == batch_size).mean() < _EQUAL_SHARE:
         batch_size = max(1, round(mean_batch))
         sizes = f"its batches have {batch_samples.min():.0f} to {batch_samples.max():.0f} samples"
         size_notes.append(f"{sizes}: those of the recipe all have {batch_size}, the mean")
-    # The steps of the trainers.
+    # The trainers' steps: their compute time is taken from those whose batch was ready, if there are enough of them.
     step_cpu = np.concatenate([loop.group_means(np.minimum(loop.cpu, loop.computation)) for loop in loops])
     ready = np.concatenate([loop.ready() for loop in loops])
     ready_waits = np.concatenate([loop.group_means(loop.wait) for loop in loops])[ready]

@@ -59,28 +59,23 @@ def points_table(points: Sequence[SweepPoint], title: str = "") -> Table:
     catalogue = catalogue_of(completed[0].kind) if completed else Catalogue(metrics=())
     keys = list(points[0].settings)
     short_values = {key: short_names(point.settings[key] for point in points) for key in keys}
-    results = ["verdict"] if catalogue.judged else [catalogue.limited_by(phase) for phase in catalogue.phases]
+    result_heads = ["verdict"] if catalogue.judged else [catalogue.limited_by(phase) for phase in catalogue.phases]
     metrics = [metric for metric in catalogue.in_sweeps if any(metric.name in run.metrics for run in completed)]
     heads = [key.rpartition(".")[2].replace("_", "\n", 1) for key in keys]
-    heads += [*(metric.head for metric in metrics), *results]
+    heads += [*(metric.head for metric in metrics), *result_heads]
+    table_columns = columns(*heads, right=range(len(heads) - len(result_heads)), whole=range(len(heads)))
     rows: list[list[Cell]] = []
     for point in points:
-        cells: list[Cell] = [short_values[key][point.settings[key]] for key in keys]
-        if point.figures is None:
-            cells += ["-"] * len(metrics)
-            cells.append(Line("failed", "bad"))
-            cells += ["-"] * (len(results) - 1)
-        else:
-            cells += [_cell(metric, point.figures.metrics.get(metric.name)) for metric in metrics]
-            cells += _results(point.figures, catalogue)
-        rows.append(cells)
-    table_columns = columns(*heads, right=range(len(heads) - len(results)), whole=range(len(heads)))
+        values = point.figures.metrics if point.figures else {}
+        setting_cells = [short_values[key][point.settings[key]] for key in keys]
+        metric_cells = [_metric_cell(metric, values.get(metric.name)) for metric in metrics]
+        rows.append([*setting_cells, *metric_cells, *_result_cells(point.figures, catalogue)])
     scales = sorted(filter(None, {at_scale(run.sample_divisor) for run in completed}))
     notes = [f"{catalogue.rank}s{phrase}" for phrase in scales]
     return Table(title=title, columns=table_columns, rows=rows, notes=notes, dense=True)
 
 
-def _cell(metric: Metric, value: Value | None) -> str:
+def _metric_cell(metric: Metric, value: Value | None) -> str:
     if value is None:
         return "-"
     if metric.digits is not None:
@@ -88,7 +83,11 @@ def _cell(metric: Metric, value: Value | None) -> str:
     return with_interval(value, metric.unit) if metric.has_interval else number(value.mean)
 
 
-def _results(figures: JobFigures, catalogue: Catalogue) -> list[Cell]:
+def _result_cells(figures: JobFigures | None, catalogue: Catalogue) -> list[Cell]:
+    """Return the verdict or, for a kind of job without verdicts, the limit of each phase; `failed` without figures."""
+    if figures is None:
+        other_phases = 0 if catalogue.judged else len(catalogue.phases) - 1
+        return [Line("failed", "bad"), *["-"] * other_phases]
     if not catalogue.judged:
         return [figures.limited_by.get(phase) or "-" for phase in catalogue.phases]
     word, limit = verdict_word(figures.passed), figures.limited_by.get(RUN)

@@ -15,13 +15,14 @@ from dlemu.results.figures import Conditions, JobFigures, Value, half_width_of, 
 
 COMPARED_AU = "dlio"  # AU of all runs is by the formula of DLIO 2.x, whatever version of DLIO printed it
 
-Settings = tuple[tuple[str, str], ...]  # (key, value) pairs in which the runs of a side differ from each other
+Settings = tuple[tuple[str, str], ...]  # the settings in which a run differs from others: (("run", "a/20250711"),)
 Side = tuple[dict[Settings, JobFigures], dict[Settings, Conditions]]
 
 
 def foreign_side(folder: str) -> Side:
-    """Return the figures and the conditions of the training runs below a folder, by their paths in it.
+    """Return the figures and the conditions of the training runs below a folder.
 
+    Both have a key for each run: its path in the folder, as the setting `run`, or () if the folder has only one run.
     AU is by DLIO 2.x's formula; samples/s are over whole epochs, first steps included, as in dlemu; MB/s are nominal:
     samples/s x record length. Raises UserError if no run's numbers can be recomputed, and for several workloads.
     """
@@ -38,15 +39,15 @@ def foreign_side(folder: str) -> Side:
     figures: dict[Settings, JobFigures] = {}
     conditions: dict[Settings, Conditions] = {}
     for run in runs:
-        settings: Settings = () if len(runs) == 1 else (("run", os.path.relpath(run.path, folder)),)
+        key: Settings = () if len(runs) == 1 else (("run", os.path.relpath(run.path, folder)),)
         work = {
             "num_files_train": run.setup.num_files,
             "num_samples_per_file": run.setup.samples_per_file,
             "batch_size": run.setup.batch_size,
         }
-        known_work = {key: value for key, value in work.items() if value is not None}
-        figures[settings] = _figures(run)
-        conditions[settings] = Conditions(title=names[0], work=known_work, warnings=warnings)
+        known_work = {name: value for name, value in work.items() if value is not None}
+        figures[key] = _figures(run)
+        conditions[key] = Conditions(title=names[0], work=known_work, warnings=warnings)
     return figures, conditions
 
 

@@ -43,7 +43,7 @@ def foreign_run(folder: str) -> ForeignRun | None:
         ranks=run.accelerators,
         hosts=run.printed.hosts or 1,
         epoch_seconds=run.times.training_seconds_by_epoch,
-        first_seconds=first_seconds(run),
+        first_seconds=first_batch_waits(run),
     )
 
 
@@ -70,11 +70,11 @@ def _settings(run: AuditedRun) -> list[str]:
     return [f"{key}={value}" for key, value in settings.items()] + ["workflow.checkpoint=false"]
 
 
-def first_seconds(run: AuditedRun) -> tuple[float, ...]:
-    """Return each epoch's wait for its first batch: by the steps, or else derived from AU; empty if unknown.
+def first_batch_waits(run: AuditedRun) -> tuple[float, ...]:
+    """Return each epoch's wait for its first batch, in seconds, as recorded or else derived from AU; empty if unknown.
 
-    DLIO of v1.0 counts neither the first step's wait nor its computation: AU = 100 (K - 1) c / (T - wait - c) percent,
-    with K steps of c seconds in T seconds (docs/metrics.md).
+    The AU of DLIO in v1.0 leaves out the first step, both its wait and its computation. For an epoch of K steps of c
+    seconds in T seconds, AU = 100 (K - 1) c / (T - wait - c) percent (docs/metrics.md), which is solved for the wait.
     """
     times, steps, compute = run.times, run.recomputed.steps_per_epoch, run.setup.computation_seconds
     if times.first_batch_seconds_by_epoch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import chain, pairwise
@@ -23,9 +23,11 @@ from dlemu.contrib.mlperf.check.tree_rules import RESULTS
 from dlemu.contrib.mlperf.rules.editions import RUN_FOLDERS
 from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule_at, first_few, unapplied, with_path
 
+_Values = Mapping[str, Sequence[float]]  # key -> the values that it may have in a file of sums, by the runs
+
 
 def copied_runs(results: Sequence[Result[Any]]) -> Iterator[Finding]:
-    """No run has the measurements of another run, whether of the same result or of another."""
+    """No run has the measurements of another run, of whatever result: neither the same numbers nor similar steps."""
     steps: list[Fingerprint] = []
     figures: list[Fingerprint] = []
     for call in chain.from_iterable(result.runs for result in results):
@@ -47,12 +49,17 @@ def copied_runs(results: Sequence[Result[Any]]) -> Iterator[Finding]:
     for copy, original in original_of.items():
         seen = f"the same numbers, to the last digit, as {os.path.relpath(original, copy)}"
         yield by_rule_at(copy, "runs.copied", seen)
-    similar: dict[tuple[str, str], Severity] = {}
+    yield from _similar_runs(steps, exact_copies=original_of)
+
+
+def _similar_runs(steps: Sequence[Fingerprint], exact_copies: Container[str]) -> Iterator[Finding]:
+    """Report runs whose steps are similar to those of another run, except exact copies, which are reported already."""
+    severities: dict[tuple[str, str], Severity] = {}
     for first, second, severity in fingerprints.similar_pairs(steps):
         original, copy = sorted((first.where, second.where))
-        if original != copy and copy not in original_of and similar.get((original, copy)) != "error":
-            similar[original, copy] = severity
-    for (original, copy), severity in sorted(similar.items()):
+        if original != copy and copy not in exact_copies and severities.get((original, copy)) != "error":
+            severities[original, copy] = severity  # the worst of all pairs of epochs
+    for (original, copy), severity in sorted(severities.items()):
         seen = f"steps wait in the order of those of {os.path.relpath(original, copy)}: scaled, or with noise"
         yield by_rule_at(copy, "runs.copied", seen, severity=severity)
 
@@ -112,16 +119,10 @@ def sums_agree(result: TrainingResult) -> Iterator[Finding]:
     counts = [{key: value for key, value in run.items() if "num_" in key} for run in by_run.values()]
     # Sums are over the measured runs, or over all runs; a row of a table has such sums, or the numbers of any run.
     sums = [training_sums([call.printed for call in runs]) for runs in (result.measured, result.runs)]
-    outside_rows = _values_by_key([*sums, *counts])
+    in_runs = {run: _values_by_key([values]) for run, values in by_run.items()}
     in_rows = _values_by_key([*sums, *by_run.values()])
-
-    def recomputed(where: str, in_row: bool) -> Mapping[str, Sequence[float]]:  # as `_compare` requires
-        run = where.rpartition(".")[2]
-        if run in by_run:
-            return {key: [value] for key, value in by_run[run].items()}
-        return in_rows if in_row else outside_rows
-
-    yield from _compare(path, recomputed, {"AU": "au_.*percent", "samples/s": "samples_per_second"})
+    elsewhere = _values_by_key([*sums, *counts])
+    yield from _compare(path, {"AU": "au_.*percent", "samples/s": "samples_per_second"}, in_runs, in_rows, elsewhere)
 
 
 def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[Finding]:
@@ -132,17 +133,17 @@ def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[Finding]:
     rates = {f"{kind}_gib_per_second": rate for kind, rate in figures_of(result).items()}
     values = _values_by_key([*map(_summary_numbers, result.calls), rates])
     required = {f"GiB/s of {kind}": f"{kind}.*per_second" for kind in figures_of(result)}
-    yield from _compare(path, lambda _where, _in_row: values, required)
+    yield from _compare(path, required, in_runs={}, in_rows=values, elsewhere=values)
 
 
 def _compare(
-    path: str, recomputed: Callable[[str, bool], Mapping[str, Sequence[float]]], required: Mapping[str, str]
+    path: str, required: Mapping[str, str], in_runs: Mapping[str, _Values], in_rows: _Values, elsewhere: _Values
 ) -> Iterator[Finding]:
-    """Compare each number in a file of sums with the values that it may have, recomputed from the runs.
+    """Compare each number in a file of sums with the values that its key may have; a key without any is not compared.
 
-    `recomputed` returns key -> these values for the mapping at the path `where` (see `_nested_mappings`); keys without
-    values are not compared. `required` has the name of each figure that the file must have -> a pattern of its keys:
-    versions of the tool write sums over the runs, or the metrics of each run as lists with a value for each epoch.
+    `required` has the name of each figure that the file must have -> a pattern of its keys: versions of the tool write
+    sums over the runs, or the metrics of each run as lists with a value for each epoch. `in_runs` has the name of each
+    run -> the values for a mapping under that name; `in_rows` has those for other mappings in lists.
     """
     broken: list[Finding] = []
     content = read_json(path, broken)
@@ -156,7 +157,8 @@ def _compare(
     keys: set[str] = set()
     differences = []
     for where, in_row, row in _nested_mappings(content, ""):
-        values_by_key = recomputed(where, in_row)
+        last_key = where.rpartition(".")[2]
+        values_by_key = in_runs.get(last_key, in_rows if in_row else elsewhere)
         for key, value in row.items():
             printed = number(value)
             values = values_by_key.get(key)
@@ -165,7 +167,7 @@ def _compare(
             if printed is None or not values:
                 continue
             compared += 1
-            if not any(same_sum(printed, expected) for expected in values):
+            if not any(same_sum(printed, candidate) for candidate in values):
                 name = f"{where}.{key}" if where else key
                 differences.append(f"{name} is {printed:.10g}; the runs give {values[0]:.10g}")
     if differences:

@@ -103,10 +103,9 @@ def records_complete(call: TrainingCall, result: TrainingResult) -> Iterator[Fin
 
 def audit_findings(call: TrainingCall, result: TrainingResult) -> Iterator[Finding]:
     """Pass on the audit's findings, on contradicting or unreadable files, unless another rule reports the same."""
-    findings = call.run.findings if call.run else ()
-    for finding in findings:
+    for finding in call.run.findings if call.run else ():
         is_incomplete = finding.rule in _COVERED_BY_COMPLETENESS and call.printed.accelerators
-        is_missing_file = finding.rule == "summary.missing" and result.phased
+        is_missing_file = finding.rule == "summary.missing" and result.phased  # reported by `run_ended`
         if finding.rule not in _AUDIT_ONLY and not is_incomplete and not is_missing_file:
             yield finding
 
@@ -143,26 +142,25 @@ def run_count(result: TrainingResult) -> Iterator[Finding]:
 
 
 def run_ended(call: TrainingCall, result: TrainingResult) -> Iterator[Finding]:
-    """A run's folder is named by the time of its start, and has the summary of a training run that ended."""
+    """A run's folder is named by the time of its start, and has the summary of a training run that ended afterwards."""
     if result.phased and call.stamp is None:
         yield by_rule("runs.stamp", f"a run's folder is named {call.name!r}")
     if "summary.json" not in call.files:
         yield by_rule("runs.ended", "no summary.json: the run did not end")
     elif call.run is None:
         yield by_rule("runs.ended", "summary.json is not of training")
+    if result.phased and call.start and call.end and call.end < call.start:
+        yield by_rule("runs.clock", f"the run ended at {call.end}, before it began at {call.start}")
 
 
 def run_gaps(result: TrainingResult) -> Iterator[Finding]:
     """Runs follow one another without pauses long enough for another run."""
     if not result.phased:
         return
-    timed = [(call, call.start, call.end) for call in result.runs if call.start and call.end]
-    for call, start, end in timed:
-        if end < start:
-            yield by_rule_at(call.path, "runs.clock", f"the run ended at {end}, before it began at {start}")
     for call in result.runs:
         if call.run is not None:
             yield from with_path(call.path, unapplied("runs.gap", {"start and end": call.start and call.end}))
+    timed = [(call, call.start, call.end) for call in result.runs if call.start and call.end]
     shortest = min((end - start for _, start, end in timed if end >= start), default=None)
     starts = sorted([(call.stamp or start, call) for call, start, _ in timed], key=lambda run: run[0])
     gaps = [(second - first, call) for (first, _), (second, call) in pairwise(starts)]
@@ -230,14 +228,14 @@ def dataset_phases(result: TrainingResult) -> Iterator[Finding]:
 
 def dataset_as_generated(result: TrainingResult) -> Iterator[Finding]:
     """The runs read files of the size and format that datagen generated, on which the number of bytes read depends."""
-    section = next((call.section("dataset") for call in result.runs if call.section("dataset")), None)
-    if section is None:
+    run_section = next((call.section("dataset") for call in result.runs if call.section("dataset")), None)
+    if run_section is None:
         return
-    in_runs = effective({"dataset": section})
+    in_runs = effective({"dataset": run_section})
     for call in result.in_phase("datagen"):
-        section = call.section("dataset")
-        in_datagen = effective({"dataset": section})
-        deviation = ["dataset.record_length_bytes_stdev"] if _LENGTHS & section.keys() else []
+        datagen_section = call.section("dataset")
+        in_datagen = effective({"dataset": datagen_section})
+        deviation = ["dataset.record_length_bytes_stdev"] if _LENGTHS & datagen_section.keys() else []
         differences = []
         for key in (*_DATAGEN_SETTINGS, *deviation):
             default = NEVER_SET.get(key)
