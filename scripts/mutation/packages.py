@@ -33,6 +33,8 @@ PACKAGES = {
         ),
         (
             *("tests/results", "tests/jobs", "tests/goldens", "tests/report/test_terminal.py"),
+            "tests/report/test_study_pages.py",
+            "tests/metrics/test_by_hand.py",
             "tests/run/test_follow.py",
             "tests/run/test_checkpoint_jobs.py",
             "tests/prediction/test_data_sheet.py",
