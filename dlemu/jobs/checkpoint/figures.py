@@ -39,7 +39,7 @@ def checkpoint_throughput(run: CheckpointRun) -> Figure | None:
     if write is not None and read is not None and write.slowest_gib_per_second and read.slowest_gib_per_second:
         ratio = read.slowest_gib_per_second / write.slowest_gib_per_second
         title = f"Reading ran at {ratio:.2g} times the rate of writing"
-    caption = "All ranks together. A page cache takes bytes faster than its storage; at 0 within a checkpoint: fsync."
+    caption = "All ranks together. A page cache takes bytes faster than its storage; the rate is 0 while fsync runs."
     return Figure(title, caption, alt.layer(lines(points, x, "MB/s", palette=(BLUE, AMBER))))
 
 
