@@ -120,14 +120,14 @@ def test_samples_of_any_sizes_are_found_again(name: str, sizes: list[int]) -> No
 
 
 def test_which_files_are_packed(tmp_path: Path) -> None:
-    for name in ("b/2.PNG", "a/1.jpg", ".hidden.jpg", "notes.txt", "packed/train/x.jpg"):
+    sets = ("packed/packed.json", "packed/train/x.jpg", "b/old/packed.json", "b/old/x.jpg")
+    for name in ("b/2.PNG", "a/1.jpg", ".hidden.jpg", "notes.txt", *sets):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
-    folder, target = str(tmp_path), str(tmp_path / "packed")
-    assert images_below(folder, target, only_images=True) == ["a/1.jpg", "b/2.PNG"]
-    assert images_below(folder, target, only_images=False) == ["a/1.jpg", "b/2.PNG", "notes.txt"]
+    assert images_below(str(tmp_path), only_images=True) == ["a/1.jpg", "b/2.PNG"]
+    assert images_below(str(tmp_path), only_images=False) == ["a/1.jpg", "b/2.PNG", "notes.txt"]
     with pytest.raises(DatasetError, match="No such file or directory: wanted a folder"):
-        images_below(target + "/none", target, only_images=False)
+        images_below(f"{tmp_path}/none", only_images=False)
 
 
 @pytest.mark.parametrize(("images", "each"), [(1, 1), (1000, 125), (1009, 126), (96, 12), (10**7, 1000)])
