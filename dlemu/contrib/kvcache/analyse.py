@@ -46,7 +46,7 @@ def analyse(run: rows_job.RowsRun) -> KvSummary:
     data = RunRows(run)
     settings = data.settings
     official = official_result(data.prompts, data.begins, settings) if settings.is_official else None
-    backlog = data.backlog if data.is_complete and not official else None
+    backlog = data.backlog if data.is_complete and official is None else None
     computed, moved_bytes = data.computed, data.read_bytes + data.written_bytes
     busy = float(computed["compute_ns"].sum()) / 1e9  # seconds that the copies of the model computed
     waited = float(data.waits.sum())  # seconds that they waited for blocks
@@ -54,9 +54,7 @@ def analyse(run: rows_job.RowsRun) -> KvSummary:
     stored_blocks = int((computed["storage_blocks"] + computed["pending_blocks"]).sum())
     full_model_gb = stored_blocks * settings.block_tokens * settings.token_bytes / 1e9
     memory_blocks = int((computed["memory_blocks"] + computed["pending_blocks"]).sum())
-    # The last token of a prompt is always computed.
-    tokens_from_storage = max(0, int(computed["cached_tokens"].sum()) - settings.block_tokens * memory_blocks)
-    tokens_percent = 100 * tokens_from_storage / max(1, int(computed["input_tokens"].sum()))
+    tokens_from_storage = int(computed["cached_tokens"].sum()) - settings.block_tokens * memory_blocks
     outcome, no_verdict_reason = _outcome(data)
     return KvSummary(
         **rows_job.common_fields(run.facts),
@@ -66,16 +64,17 @@ def analyse(run: rows_job.RowsRun) -> KvSummary:
         prompts=len(data.prompts),
         prompts_per_second=data.rate,
         tokens_per_second=float(data.served["input_tokens"].sum()) / data.span_seconds if data.span_seconds else 0.0,
-        sustained=backlog.sustained if backlog else None,
-        backlog_seconds=backlog.storage_seconds if backlog else None,
+        sustained=None if backlog is None else backlog.sustained,
+        backlog_seconds=None if backlog is None else backlog.storage_seconds,
         ttft_seconds=data.latencies.get("ttft"),
         load_times=data.latencies.get("load"),
         utilisation_percent=100 * busy / (busy + waited) if data.latencies and busy + waited else None,
-        gpu_seconds_won=0.0 if official else settings.tp * (saved - waited),
+        gpu_seconds_won=0.0 if settings.is_official else settings.tp * (saved - waited),
         break_even_gb_per_second=full_model_gb / (saved * settings.tp) if saved > 0 and stored_blocks else None,
         read_gb_per_second=data.read_bytes / 1e9 / data.window_seconds if data.window_seconds else 0.0,
         write_gb_per_second=data.written_bytes / 1e9 / data.window_seconds if data.window_seconds else 0.0,
-        tokens_from_storage_percent=None if official else tokens_percent,
+        # The last token of a prompt is always computed.
+        tokens_from_storage_percent=max(0.0, 100 * tokens_from_storage / max(1, int(computed["input_tokens"].sum()))),
         from_storage_percent=data.from_storage_percent,
         official=official,
         ceiling_times=data.ceiling_times,
@@ -277,8 +276,9 @@ def _verdict(data: RunRows, outcome: rows_job.Outcome | None, no_verdict_reason:
     """Return one line: the outcome, then the load and its latencies (official load: the rates, true and published)."""
     if data.run.facts.failure is not None:
         return f"INCOMPLETE: {data.run.facts.failure}"
-    reason = f" ({no_verdict_reason})" if no_verdict_reason else ""
-    prefix = f"{outcome.upper()}{reason}: " if outcome else ""
+    prefix = ""
+    if outcome is not None:
+        prefix = f"{outcome.upper()} ({no_verdict_reason}): " if no_verdict_reason else f"{outcome.upper()}: "
     if not data.is_complete or (official is not None and not data.read_bytes + data.written_bytes):
         return f"{prefix}nothing was measured"
     if official is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -15,12 +15,13 @@ from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.contrib.kvcache.job import JOB, plans_of
 from dlemu.contrib.kvcache.load import draw
+from dlemu.contrib.kvcache.mover import Operation
 from dlemu.contrib.kvcache.plan import RankPlan
+from dlemu.contrib.kvcache.replay import Replay
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.contrib.kvcache.summary import Row
-from dlemu.contrib.kvcache.tests.pipe import BEGIN_NS, SECOND_NS
+from dlemu.contrib.kvcache.tests.pipe import BEGIN_NS, SECOND_NS, Pipe
 from dlemu.contrib.kvcache.tests.test_load import LINE, trace
-from dlemu.contrib.kvcache.tests.test_replay import pipe_of, replayed
 from dlemu.contrib.kvcache.tests.test_result import prompt, result
 
 LLAMA = ["workload=llama3_1_8b", "scale=laptop", "kv.loop=closed", "kv.users=4", "kv.seconds=10", "kv.think_seconds=1"]
@@ -28,9 +29,11 @@ CLOSED = load(LLAMA).section(KvSettings)
 OVER_NS = BEGIN_NS + 10 * SECOND_NS
 
 
-def served(plan: RankPlan, read_ms: float = 1.0) -> list[Row]:
-    """Serve a plan by a storage that reads one block after another; return the prompts in order of arrival."""
-    rows, _ = replayed(plan, pipe_of(round(read_ms * 1e6), writes_ns=0))
+def served(plan: RankPlan, read_ms: float = 1.0, write_ms: float = 0.0) -> list[Row]:
+    """Serve a plan by a storage that moves one block after another; return the prompts in order of arrival."""
+    rows: list[Row] = []
+    moved_ns = {Operation.READ: read_ms * 1e6, Operation.WRITE: write_ms * 1e6}
+    Replay(plan, cast(Any, Pipe(lambda way, _: moved_ns[way])), on_served=rows.append).run(BEGIN_NS)
     return sorted(rows, key=lambda row: (row.arrived_ns, row.prompt))
 
 
@@ -104,6 +107,13 @@ def test_the_rate_of_a_closed_loop_is_measured_and_only_writes_fall_behind() -> 
     assert "50 users in a closed loop: 0.66 prompts/s are NOT SUSTAINED: the storage fell behind" in behind.verdict
 
 
-def test_an_open_loop_of_users_who_never_think_is_refused() -> None:
-    with pytest.raises(UserError, match=r"kv.think_seconds is 0: wanted more, or kv.loop=closed"):
-        JOB.complete(load(["workload=llama3_1_8b", "kv.think_seconds=0"]))
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["workload=mlperf_kv", "kv.loop=closed"], "leave out kv.loop"),
+        (["workload=llama3_1_8b", "kv.think_seconds=0"], "kv.think_seconds is 0: wanted more, or kv.loop=closed"),
+    ],
+)
+def test_a_loop_that_there_is_not_is_refused(words: list[str], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        JOB.complete(load(words))

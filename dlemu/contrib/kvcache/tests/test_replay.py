@@ -87,8 +87,11 @@ def test_storage_and_memory_keep_what_was_used_last(chains: list[list[int]], cap
                 objects[block], written = written, written + 1
             used = [*used, block][-capacity:]
     gone = [number for _, _, evicts in uses for number in evicts]
-    assert [number for _, writes, _ in uses for number in writes] == list(range(written))
-    assert len(planned.sizes) == written
+    assert (
+        [number for _, writes, _ in uses for number in writes]
+        == list(range(len(planned.sizes)))
+        == list(range(written))
+    )
     assert set(range(written)) - set(gone) == {objects[block] for block in used}
     assert len(set(gone)) == len(gone), "nothing goes twice"
 

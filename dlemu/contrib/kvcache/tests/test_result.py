@@ -13,11 +13,20 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.config import load
-from dlemu.contrib.kvcache import official
 from dlemu.contrib.kvcache.analyse import analyse
 from dlemu.contrib.kvcache.job import JOB
 from dlemu.contrib.kvcache.mover import Operation
-from dlemu.contrib.kvcache.official import OPTIONS, RankTurns, TurnsReplay, draw_turns, with_option_defaults
+from dlemu.contrib.kvcache.official import (
+    GIB,
+    JOIN_NS,
+    OPTIONS,
+    RankTurns,
+    Turn,
+    TurnsReplay,
+    draw_turns,
+    official_result,
+    with_option_defaults,
+)
 from dlemu.contrib.kvcache.page import conditions
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.contrib.kvcache.summary import RANK_ROW, KvSummary, Row
@@ -112,11 +121,6 @@ def test_too_few_loads_are_no_verdict() -> None:
     assert "; load p95 0." in result(*STEADY).verdict
 
 
-def test_the_tokens_from_storage_are_unknown_of_the_official_load() -> None:
-    assert result(*STEADY).tokens_from_storage_percent == 51.2, "1024 of 2000"
-    assert result(*STEADY, words=("kv.option=1",)).tokens_from_storage_percent is None
-
-
 RATE = 1e9
 
 
@@ -152,7 +156,7 @@ def test_a_load_is_what_the_table_says_and_the_same_for_a_seed() -> None:
         assert {turn.context_tokens for turn in plan.turns} <= set(range(128, 25_001))
 
 
-@pytest.mark.parametrize("words", ["kv.trace=x", "kv.loop=closed", "kv.seconds=0", "kv.users=2000000"])
+@pytest.mark.parametrize("words", ["kv.trace=x", "kv.seconds=0", "kv.users=2000000"])
 def test_what_the_official_load_has_not_is_refused(words: str) -> None:
     with pytest.raises(UserError, match=re.escape(words.partition("=")[0])):
         settings_of(1, words)
@@ -166,14 +170,14 @@ def test_the_published_rate_exceeds_the_drive_and_the_true_one_does_not(option: 
     assert len(rows) == len([turn for turn in plan.turns if turn.at_ns < 20 * SECOND]), "every request is on record"
     ends = int(max(rows["loaded_ns"].max(), rows["written_ns"].max()))
     window = (ends - int(rows["arrived_ns"].min())) / SECOND
-    told = official.official_result(rows, {0: BEGIN_NS}, plan.settings)
+    told = official_result(rows, {0: BEGIN_NS}, plan.settings)
     moved = sum(plan.sizes[batch.blocks[0]] for batch in drive.done)
     assert int(rows["read_bytes"].sum() + rows["written_bytes"].sum()) == moved
     true = moved / window
     assert 0.9 * RATE < true <= RATE
     assert window > 20
     if option != 2:
-        assert (told.read_gib_per_second + told.write_gib_per_second) * official.GIB > 1.05 * RATE
+        assert (told.read_gib_per_second + told.write_gib_per_second) * GIB > 1.05 * RATE
         assert told.late > 0
         assert not rows["memory_bytes"].any()
         moves = Counter((batch.operation, batch.blocks[0]) for batch in drive.done)
@@ -187,9 +191,9 @@ def test_the_published_rate_exceeds_the_drive_and_the_true_one_does_not(option: 
 def test_the_tool_waits_two_seconds_for_each_worker_and_counts_what_has_moved_by_then() -> None:
     settings = settings_of(1, "kv.seconds=5", "kv.users=3")
     slow = 3600 * SECOND
-    turns = [official.Turn(SECOND, 1, user << 32, 12_000, 12_000, 100) for user in range(3)]
+    turns = [Turn(SECOND, 1, user << 32, 12_000, 12_000, 100) for user in range(3)]
     plan = RankTurns(settings, turns, [round(slow / SECOND * RATE)] * 3)
     drive, replay, done = served(plan)
-    assert drive.time_ns == BEGIN_NS + 5 * SECOND + 3 * official.JOIN_NS
+    assert drive.time_ns == BEGIN_NS + 5 * SECOND + 3 * JOIN_NS
     assert (done, len(replay.unfinished)) == ([], 3)
-    assert official.official_result(rows_of(replay.unfinished), {0: BEGIN_NS}, settings).served == 0
+    assert official_result(rows_of(replay.unfinished), {0: BEGIN_NS}, settings).served == 0
