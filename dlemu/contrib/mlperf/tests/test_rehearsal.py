@@ -131,7 +131,7 @@ def test_the_tree_breaks_no_rule_but_those_of_size(made: TrainingRehearsal) -> N
 
 
 def test_sums_are_those_of_the_measured_runs(made: TrainingRehearsal) -> None:
-    rates = [run.printed.samples_per_second or 0 for run in made.measured]
+    rates = [run.printed.samples_per_second or 0 for run in made.finished[1:]]
     results = json.loads(next(Path(made.plan.tree).rglob("results.json")).read_text())
     mean = sum(rates) / 5
     assert results["train_throughput_mean_samples_per_second"] == pytest.approx(mean)
@@ -141,25 +141,31 @@ def test_sums_are_those_of_the_measured_runs(made: TrainingRehearsal) -> None:
     assert f"CoV {100 * spread / mean:.1f} %" in made.outcome(check_folder(made.plan.folder))[1][0]
 
 
+PASSES, FAILS, HELD_BACK = ("success", False), ("fail", False), ("fail", True)
+
+
 @pytest.mark.parametrize(
-    ("passes", "held_back", "rules", "judged"),
+    ("warm_up", "others", "rules", "judged"),
     [
-        (True, False, [], 0),
-        (False, False, ["au.low"], 1),
-        (False, True, ["au.low"], 4),
-        (False, True, ["au.low", "dataset.size"], 1),
-        (True, False, ["dataset.size"], 1),
+        (PASSES, PASSES, [], 0),
+        (FAILS, FAILS, ["au.low"], 1),
+        (HELD_BACK, HELD_BACK, ["au.low"], 4),
+        (HELD_BACK, HELD_BACK, ["au.low", "dataset.size"], 1),
+        (PASSES, PASSES, ["dataset.size"], 1),
+        (FAILS, PASSES, ["au.low"], 1),
+        (HELD_BACK, PASSES, ["au.low"], 4),
     ],
 )
 def test_a_host_that_alone_keeps_runs_from_passing_leaves_no_verdict(
-    passes: bool, held_back: bool, rules: list[str], judged: int, tmp_path: Path
+    warm_up: tuple[str, bool], others: tuple[str, bool], rules: list[str], judged: int, tmp_path: Path
 ) -> None:
     plan = make_plan(tmp_path)
     run_by_hand(list(plan.overrides), str(tmp_path))
     figures = read_figures(str(tmp_path))
-    printed = replace(figures.printed, verdict="success" if passes else "fail")
     asked = rehearsal(plan)
-    asked.measured += [replace(figures, printed=printed, held_back=held_back)] * 5
+    for verdict, held_back in (warm_up, *[others] * 5):
+        printed = replace(figures.printed, verdict=verdict)
+        asked.finished.append(replace(figures, printed=printed, held_back=held_back))
     found = tuple(by_rule(rule, "") for rule in rules)
     checked = Checked(root="", reading="published", findings=found)
     assert asked.outcome(checked)[0] == judged
