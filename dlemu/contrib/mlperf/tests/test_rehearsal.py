@@ -25,12 +25,15 @@ from dlemu.contrib.mlperf.rehearsal.edition_tree import RehearsalPlan
 from dlemu.contrib.mlperf.rehearsal.rehearse import CheckpointRehearsal, TrainingRehearsal, library_cores, read_figures
 from dlemu.contrib.mlperf.rules.editions import RUN_FOLDERS
 from dlemu.contrib.mlperf.rules.known import by_rule
+from dlemu.contrib.mlperf.rules.training import GIB
 from dlemu.dlio.config import DlioFolders
 from dlemu.dlio.export import export_beside
 from dlemu.dlio.results import write_results
 from dlemu.extend import SpaceError
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import TRAINING
+from dlemu.machine import environment
+from dlemu.machine.environment import HostFacts
 from dlemu.runner import child_run
 from dlemu.runner.job import save as save_run
 from tests.datasets import make_dataset
@@ -298,11 +301,17 @@ def test_calls_within_one_second_have_names_of_their_own(calls: Words, tmp_path:
     assert [call["stamp"] for call in record["calls"]] == ["20260101_000000", "20260101_000001"]
 
 
-def test_one_call_does_both_where_memory_can_not_hold_what_is_read(calls: Words, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("limit_gib", "wrong"), [(None, {"systems.hosts"}), (64, set())])
+def test_one_call_does_both_where_memory_can_not_hold_what_is_read(
+    limit_gib: int | None, wrong: set[str], calls: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_bytes = limit_gib and limit_gib * GIB
+    host = HostFacts(host="h", memory_bytes=int(published.MEMORY_GIB * GIB), memory_limit_bytes=limit_bytes)
+    monkeypatch.setattr(environment, "describe_host", lambda: host)
     checked = checkpoint_rehearsal(tmp_path, 64).run()
     assert len(calls) == 1
     assert not [word for word in calls[0] if "num_checkpoints" in word]
-    assert errors(checked) == {"systems.hosts"}, "the run was on a host of 377 GiB"
+    assert errors(checked) == wrong, "the run was on a host of 377 GiB"
 
 
 @pytest.mark.parametrize("lost", ["console.txt", "dlio/dlio_config/overrides.yaml", "dlio"])
