@@ -178,7 +178,7 @@ class TrainingRehearsal(Rehearsal[Datasize]):
         files = workload.dataset.num_files_train
         warning = "" if files >= bound.files else ": TOO SMALL, the result will not be valid"
         self.report(f"dataset: {files:,} files; the rules require {bound.files:,} or more ({bound.because}){warning}")
-        if same_file_system(workload.dataset.data_folder, os.path.dirname(plan.tree)):
+        if workload.storage.has_paths and same_file_system(workload.dataset.data_folder, os.path.dirname(plan.tree)):
             self.report("data and results share a file system, which the rules forbid: set output.folder")
         self.report(f"results: {plan.folder}")
 
