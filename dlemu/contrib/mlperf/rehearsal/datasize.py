@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import psutil
-
 from dlemu.config.schema import Workload
 from dlemu.contrib.mlperf.audit.run_settings import Printed, setup_of
 from dlemu.contrib.mlperf.check.training_rules import check_run
@@ -110,12 +108,6 @@ def host_memory_gib() -> float:
     """Return this host's memory in GiB, or its control group's limit if that is lower."""
     host = environment.describe_host()
     return min(host.memory_bytes, host.memory_limit_bytes or host.memory_bytes) / GIB
-
-
-def free_bytes(folder: str) -> tuple[int, str]:
-    """Return the free space of a folder, or of its nearest existing parent, and the path of that folder."""
-    existing_folder = environment.existing_folder(folder)
-    return psutil.disk_usage(existing_folder).free, existing_folder
 
 
 @dataclass(frozen=True, kw_only=True)
