@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from dlemu.config.schema import Workload
 from dlemu.contrib.mlperf.audit.run_settings import Printed, setup_of
 from dlemu.contrib.mlperf.check.training_rules import check_run
-from dlemu.contrib.mlperf.rules.checkpoints import CHECKPOINTS, MODELS, RANKS_PER_HOST, OfficialModel, official_model
+from dlemu.contrib.mlperf.rules.checkpoints import CHECKPOINTS, MODELS, OfficialModel, few_per_host, official_model
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, Edition, Official, newest_edition
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.contrib.mlperf.rules.training import GIB, DatasetBound, smallest_dataset
@@ -167,5 +167,4 @@ def _checkpoint_findings(
     if size.ranks != model.ranks and not is_subset:
         seen, wanted = f"{size.ranks} processes", f"{model.ranks} processes in CLOSED"
         yield by_rule("checkpoint.processes", seen, wanted, f"ranks={model.ranks}")
-    if size.ranks / hosts < RANKS_PER_HOST:
-        yield by_rule("checkpoint.hosts", f"{size.ranks} processes on {hosts} hosts", fix="use fewer hosts")
+    yield from few_per_host(size.ranks, hosts)
