@@ -68,7 +68,7 @@ def datasize(
     rules, official = _edition(workload, edition)
     official = replace(official, samples_per_file=workload.dataset.num_samples_per_file)
     memory_gib = hosts * memory_gib_per_host
-    bound = smallest_dataset(official, official.batch_size, workload.ranks, memory_gib * GIB)
+    bound = smallest_dataset(official, workload.ranks, memory_gib * GIB)
     files = bound.advised_files
     samples = files * official.samples_per_file
     advised_subfolders = math.ceil(files / FILES_PER_FOLDER) if files > FILES_PER_FOLDER else 0
