@@ -285,9 +285,9 @@ class _Predictor:
 
     def limited_by(self, count: PredictedCount) -> LimitedBy[What]:
         """Return what limits a count: storage, readers or cores, whichever raises the AU most when it is removed."""
-        sustained_percent = count.au_sustained_percent
-        au_text = f"the AU with {counted(count.accelerators, 'accelerator')} is {sustained_percent:.1f} %"
-        if sustained_percent >= UNLIMITED_PERCENT:
+        au_percent = count.verdict_au(self._verdict)
+        au_text = f"the AU with {counted(count.accelerators, 'accelerator')} is {au_percent:.1f} %"
+        if au_percent >= UNLIMITED_PERCENT:
             return LimitedBy(what="nothing", confidence="high", evidence=(au_text,))
         if self._others_share >= OTHER_PROGRAMS_PERCENT / 100:  # as a measured run reports; a finding has the numbers
             return LimitedBy(what="host CPU", confidence="medium", evidence=(au_text,))
@@ -305,7 +305,7 @@ class _Predictor:
         if max(storage_gain, reader_gain, core_gain) < MIN_GAIN_PERCENT:
             if self._workload.train.computation_time.type != "fixed":
                 what = "nothing"  # the computation times differ, so accelerators wait for each other
-            elif au_of(model, SPEED_FACTOR, "sustained") - sustained_percent < MIN_GAIN_PERCENT:
+            elif au_of(model, SPEED_FACTOR, self._verdict) - au_percent < MIN_GAIN_PERCENT:
                 what, confidence = "nothing", "low"  # perhaps delays of the host that are longer than a step
         elif core_gain >= max(MIN_GAIN_PERCENT, storage_gain):
             what, confidence = "host CPU", "high"

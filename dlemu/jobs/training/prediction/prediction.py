@@ -181,9 +181,9 @@ def _screen(answer: Prediction, folder: str) -> Screen:
     for count in answer.counts[:_SHOWN_COUNTS]:
         if count is not shown:
             low, high = count.au_sustained_interval_percent
-            au = with_uncertainty(count.au_sustained_percent, (high - low) / 2, question.threshold_percent)
-            figures = f"AU {au}, {rate(count.app_mb_per_second)}"
-            lines.append(Said(f"{count.accelerators:>3}", f"{figures}: {_VERDICTS[count.passed]}"))
+            au = with_uncertainty(count.verdict_au(question.verdict), (high - low) / 2, question.threshold_percent)
+            read = rate(count.app_mb_per_second)
+            lines.append(Said(f"{count.accelerators:>3}", f"AU {au}, {read}: {_VERDICTS[count.passed]}"))
     limited_by = "not known" if limit.what == "nothing" and limit.confidence == "low" else limit.what
     needed, read = rate(shown.needed_mb_per_second), rate(shown.app_mb_per_second)
     lines += [
