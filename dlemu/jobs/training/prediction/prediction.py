@@ -133,6 +133,7 @@ NO_MORE: dict[EndedBy, str] = {
     "files": "the dataset has files for no more",
     "cores": "this host has cores for no more trainers (see --hosts, --host-cores)",
 }
+NO_COMPUTATION = "train.computation_time is 0, so any number of accelerators passes: choose an accelerator"
 # Why a prediction is less certain than its interval
 FINDINGS: Wording[str] = {
     f"{OUTSIDE}.readers": "no measurement had {readers:count reader}: the speed with {tried} is assumed",
@@ -162,7 +163,7 @@ def _passing(answer: Prediction) -> str:
         passing = f"none is certain to pass ({au} with {answer.accelerators})"
     end_reason = "" if answer.ended_by is None else NO_MORE[answer.ended_by].format(high=possible)
     if end_reason and (certain == possible or answer.ended_by in ("storage", "others")):
-        return f"at least {passing}: {end_reason}" if certain else f"{passing}: {end_reason}"
+        return f"{'at least ' if certain else ''}{passing}: {end_reason}"
     if certain == possible:
         return passing
     too_close = f"{certain + 1} to {possible} are" if certain + 1 < possible else f"{possible} is"
