@@ -155,11 +155,11 @@ def points(words: Sequence[str]) -> list[Point]:
         # `sweep_string_iterator` escapes the colon of s3://
         axes.append([(key, str(value).replace("s3\\:", "s3:")) for value in parsed.sweep_string_iterator()])
     runs = []
-    has_buckets = any(value.startswith("s3://") for axis in axes for _, value in axis)
+    buckets = {value for axis in axes for _, value in axis if value.strip("'\"").startswith("s3://")}
     for pairs in product(*axes):
-        is_bucket = any(value.startswith("s3://") for _, value in pairs)
+        is_bucket = not buckets.isdisjoint(dict(pairs).values())
         shared_words = fixed_words
-        if has_buckets and not is_bucket:  # this drive is a folder, to which settings of the object store do not apply
+        if buckets and not is_bucket:  # this drive is a folder, to which settings of the object store do not apply
             shared_words = [word for word in fixed_words if not word.lstrip("+").startswith("storage.")]
         run_words = [*shared_words, *(f"{key}={value}" for key, value in pairs)]
         if is_bucket:

@@ -18,7 +18,7 @@ from dlemu.jobs.training.parts import CATALOGUE, conditions, training_metrics
 from dlemu.jobs.training.parts import figures as figures_of
 from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.summary import AsynchronousCheckpoints, Mean, PageCache
-from dlemu.machine.environment import StorageFacts
+from dlemu.machine.environment import HostFacts, StorageFacts
 from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.findings import Code, Finding, Number, Severity
 from dlemu.results.answer_files import save_answer
@@ -144,12 +144,13 @@ def served(name: str, phases: tuple[str, ...] = (), run: JobFigures | None = Non
 
 def test_two_that_were_always_busy_are_not_told_apart() -> None:
     """1.4 +- 0.9 % were a difference, of two folders on one device that had nothing to do."""
-    where = Environment(storage=StorageFacts(folder="/mnt", file_system="ext4", device="/dev/vda"))
     busy = replace(figures(), limited_by={RUN: "nothing"})
-    a, b = (side_of_runs(name, {(): busy}, {(): Conditions(title="unet3d", environment=where)}) for name in "ab")
-    compared = compare(a, b)
-    assert compared.verdict.startswith("both kept 18 accelerators busy")
-    assert "A and B are on the same device, /dev/vda" in compared.issues
+    for device, host_of_b, is_one in (("/dev/vda", "x", True), ("/dev/vda", "y", False), ("nas:/export", "y", True)):
+        storage = StorageFacts(folder="/mnt", file_system="ext4", device=device)
+        on_a, on_b = (Environment(storage=storage, hosts=(HostFacts(host=host),)) for host in ("x", host_of_b))
+        compared = compare(served("a", (), busy, environment=on_a), served("b", (), busy, environment=on_b))
+        assert compared.verdict.startswith("both kept 18 accelerators busy")
+        assert (f"A and B are on the same device, {device}" in compared.issues) == is_one
     in_memory = compare(served("a", (RUN,), busy), served("b", (RUN,), busy))
     assert in_memory.verdict.startswith("memory served both, not storage: both kept 18"), "no word of it in the title"
 

@@ -235,7 +235,7 @@ def test_what_every_count_would_pass_is_refused(word: str, recipe: list[str]) ->
         size([*recipe, word])
 
 
-def test_the_launcher_is_a_word_of_its_own() -> None:
+def test_the_launcher_is_a_word_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert take_word(["a=1", 'launcher="mpirun -np {ranks}"'], "launcher") == ("mpirun -np {ranks}", ["a=1"])
     assert take_word(["a=1"], "launcher") == ("", ["a=1"])
     with pytest.raises(UserError, match="does not say where the count goes"):
@@ -243,9 +243,6 @@ def test_the_launcher_is_a_word_of_its_own() -> None:
     for wrong in ("mpirun 'a -np {ranks}", "mpirun -np {ranks} --host {host}", "mpirun -np {ranks} {}"):
         with pytest.raises(UserError, match="is no command"):
             check_launcher("size", wrong)
-
-
-def test_under_a_launcher_it_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PMI_RANK", "0")
     monkeypatch.setenv("PMI_SIZE", "2")
     with pytest.raises(UserError, match="start it once"):
