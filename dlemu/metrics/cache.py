@@ -29,6 +29,11 @@ NOT_READ_PERCENT, PARTLY_READ_PERCENT = 50.0, 95.0
 WANTED_RATIO = 5.0  # minimum of dataset size / memory of the hosts that MLPerf Storage allows (rules v2.0, 2.1)
 
 
+def eviction(dataset_format: str) -> str:
+    """Return the setting that evicts a dataset as often as its format allows: mapped files only at the start."""
+    return "reader.evict_page_cache=" + ("start" if dataset_format == "mmap_indexed_binary" else "epochs")
+
+
 class CacheProof(NamedTuple):
     """The share of the data that came from storage, and whether that is too little."""
 
