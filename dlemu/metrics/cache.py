@@ -45,9 +45,9 @@ class CacheProof(NamedTuple):
 
 
 def prove(
-    rows: Rows, *, file_system: str, odirect: bool, evicted: bool, dataset_bytes: int, memory_bytes: int
+    rows: Rows, *, file_system: str, bypassed: bool, would_help: str, dataset_bytes: int, memory_bytes: int
 ) -> CacheProof:
-    """Return the proof from training rows; `evicted`: the dataset was evicted from the page cache before reading."""
+    """Return the proof from training rows; `bypassed`: by O_DIRECT, or by eviction before each epoch."""
     is_counted = has_nonzero(rows, "storage_bytes") or file_system in COUNTED
 
     def from_storage_percent(table: StepTable) -> float:
@@ -57,11 +57,9 @@ def prove(
     from_storage = pooled(rows, from_storage_percent)
     percents = [percent for percent in from_storage.per_epoch if percent is not None]
     lowest = min(percents, default=100.0)
-    may_be_cached = bool(memory_bytes) and dataset_bytes < WANTED_RATIO * memory_bytes and not (odirect or evicted)
+    may_be_cached = bool(memory_bytes) and dataset_bytes < WANTED_RATIO * memory_bytes and not bypassed
     finding = None
-    numbers: dict[str, Number] = {}
-    if not odirect:
-        numbers["would_help"] = "reader.odirect=true" + ("" if evicted else " or reader.evict_page_cache=epochs")
+    numbers: dict[str, Number] = {"would_help": would_help} if would_help else {}
     if memory_bytes:
         numbers["dataset_to_memory_ratio"] = dataset_bytes / memory_bytes
     if len(rows) and not has_nonzero(rows, "app_bytes"):

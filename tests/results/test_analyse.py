@@ -12,6 +12,7 @@ import pytest
 
 from datagen.storage._request_counts import COUNTERS, RequestCounts
 from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE, SavedCheckpoint
+from dlemu.config import check_runnable
 from dlemu.config.schema import Metric
 from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.checkpoint.measured import UnderWay
@@ -132,6 +133,40 @@ def test_while_the_host_is_the_limit_no_claim_is_made_about_the_storage(
         assert (summary.passed, summary.verdict_code) == (None, VerdictCode.HOST_LIMITED)
         assert summary.outcome == "no verdict"
         assert not re.search("FAIL|stalled for|is slow", printed)
+
+
+TENSORFLOW = {"data_loader": "tensorflow", "sample_shuffle": "seed"}
+
+
+def read_as(dataset_format: str, **reader: Any) -> TrainingJob:
+    """A job with a dataset of this format and these settings of the reader."""
+    workload = make_job().workload
+    data = replace(workload.dataset, format=dataset_format)
+    return make_job(dataset=data, reader=replace(workload.reader, **reader))
+
+
+@pytest.mark.parametrize(
+    ("dataset_format", "reader", "would_help"),
+    [
+        ("npz", {}, {"odirect": True, "evict_page_cache": "epochs"}),
+        ("npz", {"evict_page_cache": "epochs"}, {"odirect": True}),
+        ("npz", {"odirect": True}, {}),
+        ("npz", {"engine": "library"}, {"evict_page_cache": "epochs"}),
+        ("npz", {"evict_page_cache": "epochs", "page_cache_percent": 40.0}, {"page_cache_percent": 0}),
+        ("tfrecord", TENSORFLOW, {"evict_page_cache": "epochs"}),
+        ("tfrecord", TENSORFLOW | {"evict_page_cache": "epochs"}, {}),
+        ("mmap_indexed_binary", {}, {"odirect": True, "evict_page_cache": "start"}),
+        ("mmap_indexed_binary", {"evict_page_cache": "start"}, {"odirect": True}),
+    ],
+)
+def test_against_the_page_cache_only_what_the_run_takes_and_had_not_is_advised(
+    dataset_format: str, reader: dict[str, Any], would_help: dict[str, Any]
+) -> None:
+    job = read_as(dataset_format, **reader)
+    settings = [f"reader.{key}={str(value).lower()}" for key, value in would_help.items()]
+    assert present(summary_of(job, make_log(job)).memory).numbers.get("would_help", "") == " or ".join(settings)
+    for key, value in would_help.items():
+        check_runnable(read_as(dataset_format, **reader | {key: value}).workload)
 
 
 # runs of checkpoints

@@ -10,6 +10,8 @@ import msgspec
 import numpy as np
 
 from datagen.layout import subfolder_name
+from datagen.registry import built_in
+from dlemu.config.translate import LOADERS
 from dlemu.jobs.training import activity
 from dlemu.jobs.training.measured import MeasuredTraining
 from dlemu.jobs.training.scaling import explain_loss, preprocessing_sleeps
@@ -23,6 +25,7 @@ from dlemu.jobs.training.summary import (
     Summary,
 )
 from dlemu.jobs.training.wording import issue_lines, limit_in_words, recording_notes, verdict_line
+from dlemu.loaders.traits_base import LoaderTraits
 from dlemu.metrics import au, cache, rates
 from dlemu.metrics.changes import find_unsteadiness
 from dlemu.metrics.demand import sample_divisor
@@ -48,8 +51,8 @@ def analyse(run: MeasuredTraining) -> Summary:
     proof = cache.prove(  # how much came from storage, not from the page cache, by the kernel's counters
         rows,
         file_system=journal.storage.file_system if journal.storage else "",
-        odirect=workload.reader.odirect,
-        evicted=workload.reader.evict_page_cache == "epochs",
+        bypassed=workload.reader.odirect or workload.reader.evict_page_cache == "epochs",
+        would_help=_would_help(run),
         dataset_bytes=facts.total_bytes,
         memory_bytes=sum(host.memory_bytes for host in journal.hosts),
     )
@@ -198,6 +201,20 @@ def _lost_measurements(run: MeasuredTraining) -> Iterator[Finding]:
                 yield Finding.of(code, "caution", pattern="steps", of_ranks=name_ranks(lost), host=host.host)
     for node in journal.lost_recorders:  # killed or suspended, so telemetry does not cover the whole training
         yield Finding.of(code, "caution", pattern="telemetry", host=journal.hosts[node].host)
+
+
+def _would_help(run: MeasuredTraining) -> str:
+    """Return the settings that would keep the page cache from serving reads, of those that the run takes."""
+    reader, data_format = run.facts.workload.reader, run.facts.workload.dataset.format
+    if reader.odirect or reader.page_cache_percent:
+        return "" if reader.odirect else "reader.page_cache_percent=0"
+    # Only a built-in loader is imported: the run may come from another host, with code that is not trusted here.
+    traits: LoaderTraits = built_in(LOADERS, reader.data_loader, "Traits", LoaderTraits)()
+    takes_direct = data_format in traits.direct_formats or not traits.reads_files(data_format)
+    settings = ["reader.odirect=true"] if takes_direct and reader.engine != "library" else []
+    if (evicts := cache.eviction(data_format)) != f"reader.evict_page_cache={reader.evict_page_cache}":
+        settings.append(evicts)
+    return " or ".join(settings)
 
 
 def _other_program(rows: Rows, metrics: Metrics, proof: cache.CacheProof) -> Finding | None:
