@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.jobs.training.wording import memory_warning
+from dlemu.metrics import cache
 from dlemu.metrics.cache import (
     WANTED_RATIO,
     CacheProof,
@@ -27,9 +29,9 @@ from dlemu.metrics.cache import (
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.rates import Intervals, Mean, mean_within
 from dlemu.metrics.rows import as_table, steps_of
-from dlemu.plan.samples import RankPlan, hash_samples
+from dlemu.plan.samples import Plan, RankPlan, hash_samples
 from tests.metrics.test_loss import make_steps
-from tests.plan.plans import make_plan
+from tests.plan.plans import make_plan, make_stream_plan
 from tests.runs import make_job, make_log, present
 
 
@@ -215,22 +217,26 @@ PLAN = make_plan(num_files=7, num_samples_per_file=5, batch_size=3, ranks=2, fil
 """35 samples: 5 steps of 2 x 3, and 5 samples that no rank reads."""
 
 
-def delivered(epoch: int, steps: int) -> StepRows:
+def delivered(epoch: int, steps: int, plan: Plan = PLAN) -> StepRows:
     """What workers send that do as they are told."""
-    rows = np.zeros(steps * PLAN.ranks, STEP_DTYPE)
-    for at, (rank, step) in enumerate((rank, step) for rank in range(PLAN.ranks) for step in range(1, steps + 1)):
-        samples = RankPlan(PLAN, rank).sample_ids(epoch, step)
+    rows = np.zeros(steps * plan.ranks, STEP_DTYPE)
+    for at, (rank, step) in enumerate((rank, step) for rank in range(plan.ranks) for step in range(1, steps + 1)):
+        samples = RankPlan(plan, rank).sample_ids(epoch, step)
         rows[at]["rank"], rows[at]["epoch"], rows[at]["step"] = rank, epoch, step
         rows[at]["samples"], rows[at]["sample_hash"] = len(samples), hash_samples(samples)
     return rows
 
 
-@pytest.mark.parametrize(("steps", "samples"), [(5, 30), (4, 24), (1, 6)])
+@pytest.mark.parametrize("plan", [PLAN, replace(PLAN, worker_streams=2), make_stream_plan(sample_shuffle=False)])
+@pytest.mark.parametrize("steps", [1, 2, 4, 5])
 @pytest.mark.parametrize("epoch", [1, 2])
-def test_what_was_planned_was_delivered_in_whatever_order(steps: int, samples: int, epoch: int) -> None:
-    rows = delivered(epoch, steps)
-    assert each_sample_once(PLAN, epoch, steps, rows) is True
-    assert each_sample_once(PLAN, epoch, steps, rows[::-1]) is True
+def test_what_was_planned_was_delivered_in_whatever_order(
+    plan: Plan, steps: int, epoch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = delivered(epoch, steps, plan)
+    assert each_sample_once(plan, epoch, steps, rows) is True
+    monkeypatch.setattr(cache, "_CHUNK", 4)
+    assert each_sample_once(plan, epoch, steps, rows[::-1]) is True
 
 
 def test_what_was_not_delivered_as_planned_is_told_and_of_an_epoch_that_was_cut_short_nothing() -> None:

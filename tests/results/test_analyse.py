@@ -169,6 +169,14 @@ def test_against_the_page_cache_only_what_the_run_takes_and_had_not_is_advised(
         check_runnable(read_as(dataset_format, **reader | {key: value}).workload)
 
 
+def test_of_a_shuffled_stream_that_was_stopped_it_is_unknown_what_was_read_once() -> None:
+    job = read_as("tfrecord", **TENSORFLOW)
+    log = make_log(job)
+    stopped = replace(log, rows=log.rows[:10], journal=log.journal.noting(stopped_after_steps=5))
+    found = [summary_of(job, one).each_sample_once for one in (log, stopped)]
+    assert found == [(True, True), (None,)]
+
+
 # runs of checkpoints
 
 

@@ -43,7 +43,7 @@ from dlemu.results.parts import summarise_requests
 def analyse(run: MeasuredTraining) -> Summary:
     """Return the summary of a run, computed in this order: metrics, page cache, limit, findings, verdict."""
     facts, journal, rows = run.facts, run.facts.journal, run.training
-    workload, settings = facts.workload, facts.workload.metric
+    plan, workload, settings = facts.train_plan, facts.workload, facts.workload.metric
     kept = au.kept_rows(rows, settings.exclude_start_steps, settings.exclude_end_steps)  # the steps that count
     read_by_devices = activity.delivered_by_devices(run, "read_mb_per_second")
     device_mb_per_second, delivered_percent = cache.device_metrics(rows, read_by_devices)
@@ -66,6 +66,7 @@ def analyse(run: MeasuredTraining) -> Summary:
     findings = tuple(finding for finding in candidates if finding is not None and finding not in shown_with_limit)
     verdict = judge(evidence, limit.what if limit else "")
     notes = (*workload.notes, *facts.notes, *recording_notes(workload.recorded, facts.ranks))
+    stopped = journal.stopped_after_steps is not None
     evaluations = run.ordered.of("phase", (EVALUATION,))
     evaluation = Evaluation(rates.training_ns(evaluations) / 1e9, sum_of(evaluations, "samples"))
     return Summary(
@@ -85,7 +86,7 @@ def analyse(run: MeasuredTraining) -> Summary:
         checkpoints=msgspec.convert(journal.checkpoints, tuple[CheckpointTiming, ...], from_attributes=True),
         asynchronous_checkpoints=_asynchronous_checkpoints(run),
         each_sample_once=tuple(
-            cache.each_sample_once(facts.train_plan, epoch.number, epoch.steps, rows.of("epoch", (epoch.number,)))
+            cache.each_sample_once(plan, epoch.number, epoch.steps, rows.of("epoch", (epoch.number,)), stopped=stopped)
             for epoch in (facts.schedule if len(rows) else ())
         ),
         data_folder=workload.dataset.data_folder,
