@@ -27,7 +27,7 @@ from dlemu.metrics.limit import Limit
 from dlemu.metrics.verdict import VerdictCode
 from dlemu.results import KILLED
 from tests.results.handmade import checkpoint_run
-from tests.runs import MS, make_job, make_log, make_run, present, with_blocks
+from tests.runs import MS, cut, make_job, make_log, make_run, present, with_blocks
 from tests.shown import details
 
 S = 1_000_000_000
@@ -175,6 +175,14 @@ def test_of_a_shuffled_stream_that_was_stopped_it_is_unknown_what_was_read_once(
     stopped = replace(log, rows=log.rows[:10], journal=log.journal.noting(stopped_after_steps=5))
     found = [summary_of(job, one).each_sample_once for one in (log, stopped)]
     assert found == [(True, True), (None,)]
+
+
+def test_a_run_that_its_number_of_steps_ended_is_advised_to_take_more_steps() -> None:
+    job = cut(make_job(steps=40), 60)
+    log = make_log(job)
+    au = present(summary_of(job, log).metrics.sustained_percent)
+    close = replace(job, workload=replace(job.workload, metric=Metric(au=(au - 0.001) / 100, cached=True)))
+    assert re.search(r"UNDECIDED.*run longer: train\.total_training_steps=660\d$", summary_of(close, log).verdict)
 
 
 # runs of checkpoints

@@ -169,6 +169,9 @@ def _evidence(run: MeasuredTraining, kept: StepTable, metrics: Metrics, served_p
     counted_au = metrics.au_percent.mean if metrics.au_percent else None
     shortest_block = min(block.steps for epoch in facts.schedule for block in epoch.blocks)
     uneven_percent = loss_percent(kept, kept).uneven_computation if counted_au else 0.0
+    steps, length = sum(metrics.steps_per_epoch), ("train.epochs", len(facts.schedule))
+    if steps == facts.workload.train.total_training_steps:  # more epochs would add none
+        length = "train.total_training_steps", steps
     return Evidence(
         complete=facts.failure is None,
         threshold_percent=100 * settings.au,
@@ -178,7 +181,7 @@ def _evidence(run: MeasuredTraining, kept: StepTable, metrics: Metrics, served_p
         au_whole=metrics.au_whole_percent.mean if metrics.au_whole_percent else None,
         au_without_waits=100 * counted_au / (counted_au + uneven_percent) if counted_au else None,
         uncertainty_percent=metrics.au_uncertainty.expanded_percent if metrics.au_uncertainty else None,
-        epochs=len(facts.schedule),
+        length=length,
         from_storage_percent=served_percent,
         cached=settings.cached,
         reads=bool(metrics.app_bytes),

@@ -29,8 +29,7 @@ _HOST_WORDS: dict[Number, str] = {"host CPU": "host", "emulator": "emulator on t
 _VERDICTS: dict[str, str] = {
     VerdictCode.PASS: "PASS: {value} is at least {threshold_percent:g} %{other}",
     VerdictCode.FAIL: "FAIL: {value} is below {threshold_percent:g} %{other}",
-    VerdictCode.UNDECIDED: "UNDECIDED: {value} is too close to {threshold_percent:g} % to call; run longer: "
-    "train.epochs={epochs}",
+    VerdictCode.UNDECIDED: "UNDECIDED: {value} is too close to {threshold_percent:g} % to call; run longer: {longer}",
     VerdictCode.INCOMPLETE: "NO VERDICT: the run did not complete",
     VerdictCode.NOTHING_COMPUTED: "NO VERDICT: no computation to judge (train.computation_time is 0, or every step was "
     "excluded)",
