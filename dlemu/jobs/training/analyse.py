@@ -254,7 +254,7 @@ def _limit(run: MeasuredTraining, judged: Rows, proof: cache.CacheProof, other_p
         read_threads=reader.read_threads,
         from_storage_percent=math.nan if from_storage is None else from_storage,
         other_program=other_program,
-        is_object_store=bool(facts.journal.requests),
+        io_depth=reader.io_depth if facts.journal.requests else 0,
         deeper_queue=deeper_queue,
     )
     return judge_limit(au.au_percent(judged), causes, work, context)
