@@ -78,8 +78,7 @@ def figures(run: Run) -> JobFigures:
 
 def training_metrics(metrics: dict[str, Any]) -> dict[str, Value]:
     """Return the metrics that have a value; the total time gets the relative half width of samples/s."""
-    all_values = {name: value_of(metric) for name, metric in metrics.items()}
-    values = {name: value for name, value in all_values.items() if value is not None}
+    values = {name: value for name, metric in metrics.items() if (value := value_of(metric)) is not None}
     total, rate = values.get("total_seconds"), values.get("samples_per_second")
     if total and rate and rate.half_width is not None and rate.mean:
         values["total_seconds"] = Value(total.mean, total.mean * rate.half_width / rate.mean)

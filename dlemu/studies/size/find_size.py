@@ -203,8 +203,7 @@ class Search(RunList[int, Trial, SizeAnswer]):
         `run` runs a trial, given its count of accelerators, its number and its folder. It raises UserError if this host
         can't run the count: the search goes on with smaller ones, unless the count is 1 or has run here before.
         """
-        self._inputs, self._run = inputs, run
-        self._refusal = ""  # the message of that error
+        self._inputs, self._run, self._refusal = inputs, run, ""  # the last: the message of that error
         max_count = inputs.max_accelerators
         while (accelerators := next_count(self.runs, self.question, first, max_count)) is not None:
             trial_number = len(self.runs) + 1
