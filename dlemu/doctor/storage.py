@@ -11,7 +11,7 @@ from datagen.storage.storage_base import open_storage
 from dlemu.doctor.check_base import Check, Checks, Facts, outcome
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.machine.environment import describe_storage
-from dlemu.metrics.cache import IN_MEMORY, WANTED_RATIO
+from dlemu.metrics.cache import IN_MEMORY, WANTED_RATIO, eviction
 from dlemu.report.units import size
 from dlemu.telemetry._devices import device_stack, mounts
 
@@ -101,7 +101,7 @@ def check_page_cache(facts: Facts) -> Check | None:
         return Check(observed=f"{observed}, evicted before each epoch")
     if ratio < WANTED_RATIO:
         observed += f": after the first epoch the page cache can serve {'all' if ratio < 1 else 'part of the'} reads"
-    advice = "reader.odirect=true, reader.evict_page_cache=epochs, or a dataset that large (MLPerf Storage's rule)"
+    advice = f"reader.odirect=true, {eviction(dataset.spec.format)}, or a dataset that large (MLPerf Storage's rule)"
     return outcome(ratio < WANTED_RATIO, observed, f"{WANTED_RATIO:g} times the memory", advice)
 
 

@@ -33,7 +33,7 @@ from dlemu.telemetry import DeviceFacts, Series
 from tests.goldens.render import RESULTS
 from tests.report.folders import write_run
 from tests.results import handmade
-from tests.runs import make_job, make_log, make_run, present, whole_run, with_blocks
+from tests.runs import MS, make_job, make_log, make_run, present, whole_run, with_blocks, with_telemetry
 
 OUTCOMES = {True: "pass", False: "fail", None: "no verdict"}
 
@@ -253,6 +253,16 @@ def test_device_figures_are_those_of_counted_devices() -> None:
     assert found.mean("max_device_mb_per_second") == 90  # of both together, in second 2
     assert found.mean("mean_device_read_latency_ms") == pytest.approx(3)
     assert figures_of(watched("md0")).mean("max_device_mb_per_second") == 80
+
+
+def test_the_peak_is_of_all_hosts_together_although_each_reads_its_devices_when_it_likes() -> None:
+    job = make_job()
+    log = with_telemetry(make_log(job, rank_nodes=(0, 1)))
+    first, second = log.telemetry
+    _, rates = first.readings("block", "nvme0n1", "read_mb_per_second")
+    later = replace(second, time_ns=second.time_ns + 100 * MS)
+    both = figures_of(make_run(job, replace(log, telemetry=(first, later))))
+    assert both.mean("max_device_mb_per_second") == pytest.approx(2 * rates[0])
 
 
 @pytest.mark.parametrize(

@@ -282,9 +282,8 @@ def merge_levels(levels: Sequence[Level]) -> list[Level]:
     merged = []
     for readers in sorted({level.readers for level in levels}):
         repeated = [level for level in levels if level.readers == readers]
-        seconds = np.array([level.seconds for level in repeated])
-        rates = np.array([level.mb_per_second for level in repeated])
-        widths = np.array([level.half_width_percent for level in repeated])
+        parts = [(level.seconds, level.mb_per_second, level.half_width_percent) for level in repeated]
+        seconds, rates, widths = np.array(parts).T
         mean, total_seconds = float(rates @ seconds / seconds.sum()), float(seconds.sum())
         # The half width of the mean follows from those of the levels, but is at least the distance of any level from
         # the mean, of which short levels count less.

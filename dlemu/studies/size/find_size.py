@@ -29,6 +29,7 @@ from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.run_prediction import usable_cores
 from dlemu.jobs.training.wording import recording_notes
 from dlemu.loaders.traits_base import check_installed
+from dlemu.metrics.cache import eviction
 from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.metrics.t_interval import FEWEST
 from dlemu.report import units
@@ -172,7 +173,7 @@ def _probe_and_search(
     probed, needed = units.number(inputs.probe_mb_per_second), units.number(inputs.mb_per_accelerator)
     on_event(PartMeasured(levels, f"{probed} MB/s; one accelerator needs {needed} MB/s; expected to pass: {expected}"))
     if page_cache == "evicted":  # as for the probe
-        argv = [*argv, "reader.evict_page_cache=epochs"]
+        argv = [*argv, eviction(workload.dataset.format)]
     plan = plan_trials(job, search.question, trial_seconds, argv)
     return search.search(inputs, max(1, expected), partial(run_trial, plan))
 
@@ -202,8 +203,7 @@ class Search(RunList[int, Trial, SizeAnswer]):
         `run` runs a trial, given its count of accelerators, its number and its folder. It raises UserError if this host
         can't run the count: the search goes on with smaller ones, unless the count is 1 or has run here before.
         """
-        self._inputs, self._run = inputs, run
-        self._refusal = ""  # the message of that error
+        self._inputs, self._run, self._refusal = inputs, run, ""  # the last: the message of that error
         max_count = inputs.max_accelerators
         while (accelerators := next_count(self.runs, self.question, first, max_count)) is not None:
             trial_number = len(self.runs) + 1
