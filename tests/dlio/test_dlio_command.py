@@ -84,9 +84,7 @@ def test_files_go_where_hydra_or_the_workload_say(tmp_path: Path) -> None:
     _, place = asked("hydra.output_subdir=null", "hydra.run.dir=r/${now:%Y}")
     assert place.config_folder is None
     assert place.folder.startswith("r/2")
-
-
-def test_a_run_folder_that_depends_on_a_setting_is_refused() -> None:
+    assert asked("hydra.run.dir=~/res")[1].folder == os.path.expanduser("~/res")
     with pytest.raises(UserError, match=r"only \$\{now:FORMAT\}"):
         asked("hydra.run.dir='results/${workload.model.name}'")
 
