@@ -258,10 +258,13 @@ def test_keys_stand_where_dlio_reads_them() -> None:
 
 
 def test_what_dlio_has_no_setting_for_is_told_and_not_written() -> None:
-    text = dlio_yaml(load(["workload=unet3d", "reader.engine=library", "train.synchronous=true"]))
+    words = ["reader.worker_streams=true", "train.synchronous=true", "checkpoint.odirect=true", "checkpoint.writers=4"]
+    text = dlio_yaml(load(["workload=unet3d", "checkpoint.randomize_tensor=false", *words]))
     lines = [line for line in text.splitlines() if line.startswith("# DLIO has no setting")]
-    assert lines[0].endswith("reader.engine=library, train.synchronous=true")
-    assert "synchronous" not in yaml.safe_load(text)["train"]
+    assert lines[0].endswith(f"dlemu's defaults: {', '.join(words)}")
+    tree = yaml.safe_load(text)
+    assert not {"synchronous", "worker_streams", "range_bytes", "io_depth"} & {*tree["train"], *tree["reader"]}
+    assert tree["checkpoint"].keys() & {"randomize_tensor", "odirect", "writers"} == {"randomize_tensor"}
 
 
 def test_what_dlio_can_not_run_is_refused() -> None:
