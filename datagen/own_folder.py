@@ -272,12 +272,12 @@ def _equal_counts(counts: Sizes, num_files: int) -> tuple[NDArray[np.intp], int,
         note = f"{samples} samples of each file are read: the fewest of {len(counts)} files that were counted"
         return np.arange(num_files), samples, note
     # Read as many samples in all as possible: of 9, 9 and 2, read 9 of each of the first two files
-    samples = max(set(counts.tolist()), key=lambda count: count * int((counts >= count).sum()))
+    ordered = np.sort(counts)
+    samples = int(ordered[(ordered * np.arange(len(counts), 0, -1)).argmax()])
     files = np.flatnonzero(counts >= samples)
     samples_read = samples * len(files)
-    total = int(counts.sum())
-    note = f"{samples_read:,} of {total:,} samples are read: {samples} of each of {len(files)} files"
-    return files, samples, note if samples_read < total else ""
+    note = f"{samples_read:,} of {counts.sum():,} samples are read: {samples} of each of {len(files)} files"
+    return files, samples, note if samples_read < counts.sum() else ""
 
 
 def _complete_spec(spec: DatasetSpec, layout: Layout, sizes: Sizes, storage: StorageBase) -> DatasetSpec:

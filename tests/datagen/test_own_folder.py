@@ -419,6 +419,9 @@ def test_tokens_in_flat_files_are_cut_into_samples_of_the_length_asked_for(tmp_p
     assert result.app_bytes == 2 * 4099
     with pytest.raises(DatasetError, match="no file has the 50000 bytes of a sample: set"):
         inspect_own_folder(replace(spec, record_length_bytes=50_000), FOLDERS)
+    put(tmp_path / "more.bin", 20_500)
+    seen = inspect_own_folder(spec, FOLDERS).spec
+    assert (seen.num_files_train, seen.num_samples_per_file) == (2, 5), "as many samples in all, of more files"
 
 
 def tar(sizes: Sequence[int] = (700,) * 6) -> bytearray:
