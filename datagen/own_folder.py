@@ -112,14 +112,12 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
         note = f"{problem}: each file is read whole, as one sample; if it holds many, {HOW_TO_CUT}"
         return replace(raw_folder, notes=(*raw_folder.notes, note))
     layout, sizes, note = _count_samples(format_name, layout, sizes, spec, storage)
-    if note:
-        notes.append(note)
     total_bytes = int(sizes.sum())
     shown_bytes = f"{total_bytes / 1e9:,.3g} GB" if total_bytes >= 10**7 else f"{total_bytes:,} bytes"
     files = f"{layout.num_files:,} {format_name} file{'s' if layout.num_files != 1 else ''}, {shown_bytes}"
     summary = f"the dataset is your own: {files}, in {layout.folder}, which is only read"
     completed = _complete_spec(replace(spec, format=format_name), layout, sizes, storage)
-    return UserFolder(completed, layout, sizes, (summary, *notes))
+    return UserFolder(completed, layout, sizes, tuple(filter(None, (summary, *notes, note))))
 
 
 def _find_files(spec: DatasetSpec, storage: StorageBase) -> tuple[str, Layout, Sizes, list[str]]:

@@ -60,11 +60,8 @@ def test_a_dataset_smaller_than_memory_is_warned_of_unless_the_cache_is_passed_b
     def check(*overrides: str) -> Check | None:
         return storage.check_page_cache(Facts(small(tmp_path, *overrides)))
 
-    levels = [
-        check.level
-        for check in (check(), check("reader.odirect=true"), check("reader.evict_page_cache=epochs"))
-        if check is not None
-    ]
+    checks = check(), check("reader.odirect=true"), check("reader.evict_page_cache=epochs")
+    levels = [found.level for found in checks if found is not None]
     assert levels == ["warn", "ok", "ok"]
     for times, level in ((1 << 20, "ok"), (2, "warn")):
         facts = Facts(small(tmp_path))
