@@ -32,9 +32,9 @@ def check_file_system(facts: Facts) -> Check:
 def check_read_ahead(facts: Facts) -> Check | None:
     """The device's read-ahead is large enough: it is the size of requests for reads through the page cache."""
     devices = [] if facts.folder is None else device_stack(facts.folder, mounts())[0]
-    device = next((device for device in devices if device.counted), None)
-    if device is None:  # an object store, or a file system in memory or on a network
+    if not devices:  # an object store, or a file system in memory or on a network
         return None
+    device = devices[0]  # the file system's own; of an NVMe multipath device, only the paths may be counted
     sample_bytes = facts.demand.sample_bytes
     read_ahead_kib = (device.read_ahead_bytes or 0) >> 10
     observed = f"{device.name} reads {read_ahead_kib:,} KiB ahead"

@@ -407,15 +407,16 @@ def test_a_file_that_is_cut_off_is_the_users_own(tmp_path: Path) -> None:
 def test_tokens_in_flat_files_are_cut_into_samples_of_the_length_asked_for(tmp_path: Path) -> None:
     """As nanoGPT's train.bin: no index beside it, and what is left at its end belongs to no sample."""
     put(tmp_path / "train.bin", 41_000)
-    put(tmp_path / "more.bin", 20_000)
     for name in ("vocab.json", "a.idx", "b.idx", "c.idx"):
         put(tmp_path / name, 50)
     spec = own(tmp_path, format="mmap_indexed_binary", record_length_bytes=4099)
-    seen = inspect_own_folder(spec, FOLDERS).spec
-    assert (seen.num_files_train, seen.num_samples_per_file, seen.record_length_bytes) == (1, 10, 4099)
+    for size, files, samples in ((20_500, 2, 5), (20_000, 1, 10)):  # of what reads equally many, that of more files
+        put(tmp_path / "more.bin", size)
+        seen = inspect_own_folder(spec, FOLDERS).spec
+        assert (seen.num_files_train, seen.num_samples_per_file, seen.record_length_bytes) == (files, samples, 4099)
     found, data = inspect(spec), (tmp_path / "train.bin").read_bytes()
-    result, samples = fetched(FetchSpec(found, found.train), [9, 1])
-    assert samples == [data[9 * 4099 : 10 * 4099], data[4099 : 2 * 4099]]
+    result, read = fetched(FetchSpec(found, found.train), [9, 1])
+    assert read == [data[9 * 4099 : 10 * 4099], data[4099 : 2 * 4099]]
     assert result.app_bytes == 2 * 4099
     with pytest.raises(DatasetError, match="no file has the 50000 bytes of a sample: set"):
         inspect_own_folder(replace(spec, record_length_bytes=50_000), FOLDERS)

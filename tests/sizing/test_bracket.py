@@ -107,9 +107,10 @@ def test_a_sweep_is_every_combination() -> None:
     ]
     assert found[1].words == ("workload=unet3d", "reader.file_shuffle=seed", "ranks=1", f"{DATA_FOLDER}=/mnt/b")
     assert len(points(["ranks=range(1,5)", "a=[1,2]"])) == 4
-    assert points(["drives=/mnt/a"])[0].words == (f"{DATA_FOLDER}=/mnt/a",)
-    with pytest.raises(UserError, match="several values"):
-        check_points(points(["ranks=4"]))
+    assert points(["++drives=/mnt/a"])[0].words == (f"{DATA_FOLDER}=/mnt/a",)
+    for word in ("ranks=4", "drives=glob(*)", "ranks=interval(1,4)", "ranks=range(1,4,0)", "ranks=range(0,nan)"):
+        with pytest.raises(UserError, match=r"values.*, as in ranks=1,2,4"):
+            check_points(points([word]))
 
 
 @pytest.fixture
