@@ -141,7 +141,7 @@ def make_folder(
     live = os.path.join(folder, LIVE)
     telemetry_logs = [log_path("", node) for node in range(ranks)]  # there are no more hosts than ranks
     try:
-        owned.remove_claimed(live)  # left by a run that was killed before it measured anything
+        drop_live(folder)  # left by a run that was killed before it measured anything
         owned.claim(folder, LIVE + "/")
         os.mkdir(live)
         owned.claim(live, LOCK, FACTS, STOP, JOURNAL, README, *telemetry_logs, *live_names)

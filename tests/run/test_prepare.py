@@ -15,6 +15,7 @@ from datagen import manifest
 from datagen.errors import DatasetError, SpaceError, UserError
 from datagen.generate import prepare as prepare_dataset
 from datagen.manifest import Manifest
+from datagen.storage._request_counts import RequestCounts
 from datagen.storage.storage_base import open_storage
 from datagen.thread_pool import Progress as Share
 from dlemu.config import load
@@ -24,11 +25,12 @@ from dlemu.doctor.host import check_configuration
 from dlemu.jobs.training.preflight import check_before_making
 from dlemu.jobs.training.result import TRAINING
 from dlemu.ranks import Comm
+from dlemu.results import LIVE
 from dlemu.runner.datasets import _progress, make_share, verify_share
 from dlemu.runner.events import DatasetVerified, Event
 from dlemu.runner.job import checked as check
 from dlemu.runner.job import prepare
-from dlemu.runner.run_folder import make_folder, new_folder
+from dlemu.runner.run_folder import make_folder, new_folder, request_folder
 from tests.runs import make_job
 
 DATA_ALONE = ("workflow.train=false", "workflow.generate_data=true")
@@ -121,6 +123,13 @@ def test_only_folders_that_the_run_made_go_with_it(tmp_path: Path) -> None:
     (tmp_path / "mine" / "a" / "note").write_text("kept")
     folder.drop()
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "mine", "note"]
+
+
+def test_a_run_that_was_killed_before_it_measured_anything_gives_way(tmp_path: Path) -> None:
+    for _ in range(2):
+        make_folder(str(tmp_path), 1)
+        RequestCounts.in_folder(request_folder(str(tmp_path / LIVE)))
+    assert (tmp_path / LIVE / "requests").is_dir()
 
 
 def test_processes_that_begin_at_once_get_a_folder_each() -> None:
