@@ -96,7 +96,7 @@ def test_the_folder_of_another_run_is_refused_before_data_is_made(tmp_path: Path
     workload = load(settings(tmp_path))
     make_folder(workload.output.folder, 1)
     Path(workload.output.folder, "summary.json").write_text("{}")
-    with pytest.raises(SpaceError, match="another run"):
+    with pytest.raises(SpaceError, match="holds another result"):
         check(workload)
 
 
