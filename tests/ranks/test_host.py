@@ -54,8 +54,7 @@ def started(
             finally:
                 os._exit(status)
         processes.append(process)
-    ends = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
-    return ends
+    return [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
 
 
 def test_the_leader_runs_all_ranks_with_the_cpus_and_environment_of_their_processes(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from datagen import manifest
 from datagen.errors import DatasetError, SpaceError, UserError
 from datagen.generate import prepare as prepare_dataset
 from datagen.manifest import Manifest
-from datagen.storage._request_counts import RequestCounts
 from datagen.storage.storage_base import open_storage
 from datagen.thread_pool import Progress as Share
 from dlemu.config import load
@@ -25,12 +24,11 @@ from dlemu.doctor.host import check_configuration
 from dlemu.jobs.training.preflight import check_before_making
 from dlemu.jobs.training.result import TRAINING
 from dlemu.ranks import Comm
-from dlemu.results import LIVE
 from dlemu.runner.datasets import _progress, make_share, verify_share
 from dlemu.runner.events import DatasetVerified, Event
 from dlemu.runner.job import checked as check
 from dlemu.runner.job import prepare
-from dlemu.runner.run_folder import make_folder, new_folder, request_folder
+from dlemu.runner.run_folder import make_folder, new_folder
 from tests.runs import make_job
 
 DATA_ALONE = ("workflow.train=false", "workflow.generate_data=true")
@@ -128,8 +126,8 @@ def test_only_folders_that_the_run_made_go_with_it(tmp_path: Path) -> None:
 def test_a_run_that_was_killed_before_it_measured_anything_gives_way(tmp_path: Path) -> None:
     for _ in range(2):
         make_folder(str(tmp_path), 1)
-        RequestCounts.in_folder(request_folder(str(tmp_path / LIVE)))
-    assert (tmp_path / LIVE / "requests").is_dir()
+        (tmp_path / "live" / "requests").mkdir()
+        (tmp_path / "live" / "requests" / "host-1.requests").touch()
 
 
 def test_processes_that_begin_at_once_get_a_folder_each() -> None:
@@ -207,12 +205,10 @@ def test_what_is_wrong_is_told_before_it_is_raised(tmp_path: Path) -> None:
     events: list[Event] = []
     make_share(workload, Comm(), events.append)
     verify_share(workload, Comm(), events.append)
-    verified = events[-1]
-    assert isinstance(verified, DatasetVerified)
+    assert isinstance(verified := events[-1], DatasetVerified)
     assert verified.findings == ()
     min((tmp_path / "train").glob("img*")).unlink()
     with pytest.raises(DatasetError, match=r"1 of 8 files in .* are wrong"):
         verify_share(workload, Comm(), events.append)
-    verified = events[-1]
-    assert isinstance(verified, DatasetVerified)
+    assert isinstance(verified := events[-1], DatasetVerified)
     assert [finding.message for finding in verified.findings] == ["there is no such file"]

@@ -109,9 +109,7 @@ def test_a_study_does_not_run_where_another_process_runs_one(
 ) -> None:
     """A lock is that of an open file: a second descriptor in this process is as good as another process."""
     folder, first, second = tmp_path / "study", Children(), Children()
-    refused: list[str] = []
-
-    watch = first.watch
+    refused, watch = list[str](), first.watch
 
     def again(event: object) -> None:
         watch(event)

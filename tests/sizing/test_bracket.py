@@ -194,12 +194,6 @@ def test_a_mistake_is_told_in_its_own_words(tmp_path: Path) -> None:
         child(tmp_path, "echo 'dlemu: no such dataset' >&2; exit 2")
 
 
-def test_the_cause_is_told_and_not_only_the_last_word(tmp_path: Path) -> None:
-    script = "echo 'dlemu: rank 3 was killed' >&2; echo 'dlemu: 450 steps are kept' >&2; exit 3"
-    with pytest.raises(DlemuError, match=r"status 3; it printed:\nrank 3 was killed\ndlemu: 450 steps are kept"):
-        child(tmp_path, script)
-
-
 @pytest.mark.parametrize("folder", ["/a=b, c", "/it's", "/x[1]{2}", "/\u00e4(1),/b", "12", "null", "-x y"])
 def test_a_run_gets_its_folder_whatever_its_name(folder: str) -> None:
     assert load([job([], folder).words[-1]]).output.folder == folder
@@ -208,6 +202,7 @@ def test_a_run_gets_its_folder_whatever_its_name(folder: str) -> None:
 @pytest.mark.parametrize(
     ("script", "ended"),
     [
+        ("echo dlemu: 3 died; echo dlemu: 9 are kept; exit 3", "status 3; it printed:\n3 died\ndlemu: 9 are kept"),
         ("echo Traceback; exit 1", "left no summary.json; it printed:\nTraceback"),
         ("echo begun; kill -9 $$", "was killed by SIGKILL; .*; it printed:\nbegun"),
         ("kill -9 $$", "was killed by SIGKILL; .*; it had printed nothing"),

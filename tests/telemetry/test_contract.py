@@ -72,9 +72,8 @@ def test_the_states_of_the_cpu_add_up(tmp_path: Path) -> None:
 
 def test_a_ranks_cpu_time_is_known_for_an_epoch_shorter_than_the_interval(tmp_path: Path) -> None:
     """With an interval of an hour it reads only at the epoch's begin and end; workers started meanwhile count too."""
-    recorder = start_recorder(
-        Scope(folders=(str(tmp_path),), ranks={7: os.getpid()}, interval_seconds=3600), str(tmp_path)
-    )
+    scope = Scope(folders=(str(tmp_path),), ranks={7: os.getpid()}, interval_seconds=3600)
+    recorder = start_recorder(scope, str(tmp_path))
     recorder.mark()
     before = os.times()
     worker = os.fork()

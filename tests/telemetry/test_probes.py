@@ -226,15 +226,12 @@ def test_interfaces_have_rates_and_the_speed_of_their_link(machine: Machine) -> 
 
 
 def test_pressure_is_a_percentage_of_elapsed_time(machine: Machine) -> None:
+    text = "some avg10=0.00 avg60=0.00 avg300=0.00 total={}\nfull avg10=0.00 total={}\n"
     for name in ("cpu", "io", "memory"):
-        machine.put(
-            f"proc/pressure/{name}", "some avg10=0.00 avg60=0.00 avg300=0.00 total=100\nfull avg10=0.00 total=0\n"
-        )
+        machine.put(f"proc/pressure/{name}", text.format(100, 0))
     probe = probe_of("pressure", machine)
     read(probe, SECOND_NS)
-    machine.put(
-        "proc/pressure/io", "some avg10=0.00 avg60=0.00 avg300=0.00 total=500100\nfull avg10=0.00 total=250000\n"
-    )
+    machine.put("proc/pressure/io", text.format(500100, 250000))
     assert read(probe, 3 * SECOND_NS)["", "io_some_percent"] == pytest.approx(25)
     machine.put("proc/pressure/io", "some total=1000100\nfull total=500000\n")
     assert read(probe, 4 * SECOND_NS)["", "io_full_percent"] == pytest.approx(25)
