@@ -166,11 +166,6 @@ def replace_column(folder: Path, name: str, column: pa.Array) -> None:
     pq.write_table(table.set_column(table.column_names.index(name), name, column), folder / "steps.parquet")
 
 
-def replaced(path: Path, make: Callable[[Path], None]) -> None:
-    path.unlink()
-    make(path)
-
-
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "steps without a column": lambda folder: pq.write_table(
         pq.read_table(folder / "steps.parquet").drop_columns(["wait_ns"]), folder / "steps.parquet"

@@ -116,16 +116,15 @@ def test_what_ends_a_search_before_the_storage_does_is_not_called_storage(
 
 
 @pytest.mark.parametrize(
-    ("file", "saved", "reason"),
+    ("saved", "reason"),
     [
-        (SIZE, {"question": asdict(question(cached=True))}, "cached was True, is False"),
-        (SIZE, {"schema_version": None}, "has schema_version None, wanted 1"),
-        ("summary.json", {}, "results of a run"),
+        ({"question": asdict(question(cached=True))}, "cached was True, is False"),
+        ({"schema_version": None}, "has schema_version None, wanted 1"),
     ],
 )
-def test_a_folder_of_something_else_is_refused(file: str, saved: Any, reason: str, tmp_path: Path) -> None:
+def test_a_folder_of_something_else_is_refused(saved: Any, reason: str, tmp_path: Path) -> None:
     answer = build_answer(question(), known(), [])
-    save_answer(str(tmp_path), file, json.loads(to_json(answer)) | saved)
+    save_answer(str(tmp_path), SIZE, json.loads(to_json(answer)) | saved)
     with pytest.raises(UserError, match=reason):
         Search(str(tmp_path), question(), (), lambda event: None).resume()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -33,7 +32,6 @@ from dlemu.metrics.cache import eviction
 from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.metrics.t_interval import FEWEST
 from dlemu.report import units
-from dlemu.results import SUMMARY
 from dlemu.results.answer_files import save_answer
 from dlemu.results.wording import at_scale, count
 from dlemu.runner.events import Doing, PartMeasured, Warned, ignore
@@ -182,12 +180,6 @@ class Search(RunList[int, Trial, SizeAnswer]):
     """The trials of a search, in which the results so far decide the next count of accelerators."""
 
     file, noun, runs_in, answer_type = SIZE, "search", "trials", SizeAnswer
-
-    def resume(self) -> None:
-        """Load the trials of an interrupted search; raises UserError, also if the folder is that of a run."""
-        if os.path.exists(os.path.join(self.folder, SUMMARY)):
-            raise UserError(f"{self.folder} holds the results of a run; set output.folder to a new folder")
-        super().resume()
 
     def start(self, planned: Planned[int], folder: str) -> Trial:
         """Run a trial; raises UserError if this host can't run that many accelerators."""
