@@ -67,7 +67,7 @@ def test_an_interrupted_study_goes_on_with_the_others(
     assert runs >= 3
     for done in range(1, runs):
         folder, first, others = tmp_path / f"after-{done}", Children(), Children()
-        first.stops_at, first.error = done + 1, Interrupted(2)
+        first.stops_at, first.error = done + 1, Interrupted(15)
         with pytest.raises(Interrupted):
             study.run(folder, first, "box", monkeypatch)
         assert first.labels == whole.labels[: done + 1]
@@ -92,7 +92,7 @@ def test_a_study_does_not_go_on_after_its_workload_file_has_changed(
         return sweep(folder, children, "mine", monkeypatch, f"workload={file}")
 
     first, others = Children(), Children()
-    first.stops_at, first.error = 2, Interrupted(2)
+    first.stops_at, first.error = 2, Interrupted(15)
     with pytest.raises(Interrupted):
         start(first)
     file.write_text("reader: {batch_size: 2}\n")
