@@ -17,6 +17,7 @@ from datagen.fetch import Fetcher, FetchSpec
 from datagen.inspection import Dataset
 from datagen.layout import Runs, cut_runs, layouts
 from datagen.spec import DatasetSpec
+from datagen.storage import posix
 from tests.datagen.conftest import MakeSpec, fetch_of, fetched, make
 from tests.datasets import storage_named
 
@@ -71,6 +72,29 @@ def test_more_files_than_may_be_open(made: Made, monkeypatch: pytest.MonkeyPatch
 def test_a_slot_too_small_is_told(made: Made) -> None:
     with pytest.raises(SpaceError, match="larger than"):
         Fetcher(fetch_of(made())).fetch([0, 7], memoryview(bytearray(5000)))
+
+
+def test_opening_files_takes_time_of_reads(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = 0
+
+    class SlowToOpen(posix.Storage):
+        def open(self, path: str) -> posix.FileReader:
+            nonlocal now_ns
+            now_ns += 1
+            return super().open(path)
+
+    fetch = fetch_of(made(), engine="fast")
+    monkeypatch.setattr("time.monotonic_ns", lambda: now_ns)
+    result, _ = fetched(fetch, [0, 7], SlowToOpen())
+    assert result.read_ns == now_ns > result.decode_ns == 0
+
+
+def test_a_record_that_fills_hdf5s_sieve_is_read_again_in_the_next_epoch(small: MakeSpec) -> None:
+    changes = {"num_samples_per_file": 2, "record_length_bytes": 1 << 16, "record_length_bytes_stdev": 0}
+    fetch = fetch_of(make(small(format="hdf5", **changes)), verify=True)
+    fetcher, out = Fetcher(fetch), memoryview(bytearray(fetch.slot_bytes(1)))
+    *_, again = [fetcher.fetch([sample], out) for sample in (0, 2, 0)]
+    assert (again.read_calls, again.app_bytes) == (1, 1 << 16)
 
 
 @given(samples=st.lists(st.integers(0, 30)), per_file=st.integers(1, 12))
