@@ -330,12 +330,11 @@ def _verdict(summary: Summary) -> Said:
         return Said("memory", summary.headline, tone="strong")
     word, metrics, tone = verdict_word(summary.verdict_code), summary.metrics, VERDICT_TONES[summary.passed]
     said = summary.verdict.removeprefix(f"{word}: ").replace("+-", "±")
-    by = next((by for by in ("rules", "au") if said.startswith(f"{_AU_NAMES[by]} ")), "sustained")  # the judged AU
-    au = {"sustained": metrics.au_sustained_percent, "au": metrics.au_percent, "rules": metrics.au_whole_percent}[by]
-    if summary.outcome in ("no verdict", "undecided") or au is None or au.mean is None:  # the text says what to do
+    is_judged = metrics.sustained_percent is not None and summary.outcome not in ("no verdict", "undecided")
+    if not is_judged or said.startswith("AU of "):  # the text says what to do, or which other AU was judged
         return Said(word, said, tone=tone)
     width = metrics.au_uncertainty.expanded_percent if metrics.au_uncertainty else None
-    value = f"{_AU_NAMES[by]} {with_uncertainty(au.mean, width, metrics.au_threshold_percent)}"
+    value = f"AU {with_uncertainty(metrics.sustained_percent, width, metrics.au_threshold_percent)}"
     needed = f"{metrics.au_threshold_percent:g} % needed"
     if metrics.ceiling_au_percent is not None:
         needed += f"; without storage this host reaches {with_uncertainty(metrics.ceiling_au_percent, None)}"
