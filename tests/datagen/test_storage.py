@@ -162,12 +162,14 @@ def test_folders_are_made_and_listed(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", KEEPING)
-def test_sizes_and_removal(name: str, tmp_path: Path) -> None:
+def test_sizes_and_removal(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backend, path, none = storage(name), str(tmp_path / "file"), str(tmp_path / "none")
     write(backend, path)
     assert backend.size_bytes(path) == len(DATA)
     assert list(backend.sizes([none, path])) == [None, len(DATA)]
+    monkeypatch.setattr(os, "posix_fadvise", advise := Mock())
     backend.evict(path, write_first=True)
+    assert advise.called == (name in FOLDERS)
     backend.remove(path)
     for failing in (backend.size_bytes, backend.remove, backend.open):
         with pytest.raises(FileNotFoundError):
@@ -183,7 +185,7 @@ def test_free_space_and_kind_of_memory_are_known_or_not(name: str, tmp_path: Pat
         free = backend.free_bytes(str(folder))
         assert (free is not None) == of_disk
         assert free is None or abs(free - state.f_bavail * state.f_frsize) < 0.1 * state.f_blocks * state.f_frsize
-    assert backend.memory_kind(str(tmp_path)) in ("", "memory", *posix.RAM_FILE_SYSTEMS)
+    assert backend.memory_kind("/dev/shm") == ("tmpfs" if name in FOLDERS else "memory" if name == "memory" else "")
 
 
 @pytest.mark.parametrize("name", ALL)
