@@ -144,7 +144,8 @@ class _Inspection:
 
     def own_dataset(self, own: UserFolder) -> Dataset:
         """Return the dataset that consists of a folder of a user's own files."""
-        paths = map(own.layout.path, range(own.layout.num_files))
+        opens = isinstance(self._format, RecordFormat | GroupFormat)  # of other formats, only the sizes are needed
+        paths = map(own.layout.path, range(own.layout.num_files if opens else 0))
         with cache_restored(map(self._storage.local_path, paths)):
             self._add_sizes(own.spec, own.layout, own.sizes)
         return self._describe(own.spec, own.layout, None)

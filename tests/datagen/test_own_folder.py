@@ -177,7 +177,7 @@ CASES: list[tuple[Make, str, int, int]] = [
 
 @pytest.mark.parametrize(("make", "name", "files", "samples"), CASES, ids=[case[1] for case in CASES])
 def test_own_files_are_read_whole_and_left_alone(
-    make: Make, name: str, files: int, samples: int, tmp_path: Path
+    make: Make, name: str, files: int, samples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(tmp_path)
     before = state(tmp_path)
@@ -185,8 +185,10 @@ def test_own_files_are_read_whole_and_left_alone(
         folder.chmod(0o555)
     spec = inspect_own_folder(own(tmp_path), FOLDERS).spec
     assert (spec.format, spec.num_files_train, spec.num_samples_per_file) == (name, files, samples)
+    monkeypatch.setattr("datagen.storage.posix._is_cached", looked := Mock(return_value=True))
     found = inspect(spec)
     assert found.spec == spec
+    assert looked.called == (samples > 1), "files of one sample are not opened: only their sizes are needed"
     result, out = read_all(found)
     if samples == 1:
         assert result.app_bytes == found.total_bytes == sum(os.path.getsize(found.train.path(n)) for n in range(files))
