@@ -310,7 +310,7 @@ def _complete_spec(spec: DatasetSpec, layout: Layout, sizes: Sizes, storage: Sto
 def _sampled_files(layout: Layout) -> list[int]:
     """Return the files that are opened to learn their structure: at most COUNTED_FILES, evenly spaced."""
     step = max(1, layout.num_files / COUNTED_FILES)
-    return sorted({int(number * step) for number in range(min(layout.num_files, COUNTED_FILES))})
+    return [int(number * step) for number in range(min(layout.num_files, COUNTED_FILES))]
 
 
 def _counts_in(read_count: ReadCount, layout: Layout, sizes: Sizes, storage: StorageBase) -> list[int]:

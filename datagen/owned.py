@@ -96,8 +96,7 @@ def _foreign_files(folder: str) -> Iterator[str]:
 def take_folder(folder: str, setting: str) -> OwnFolder:
     """Create a folder, or use one that passes `check_usable`, and add the marker. Raises UserError, SpaceError."""
     check_usable(folder, setting)
-    marked = not os.path.lexists(os.path.join(folder, MARKER))
-    own_folder = OwnFolder(folder, missing_folders(folder), marked)
+    own_folder = OwnFolder(folder, missing_folders(folder), not os.path.lexists(os.path.join(folder, MARKER)))
     try:
         os.makedirs(folder, exist_ok=True)
         claim(folder)
