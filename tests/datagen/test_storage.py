@@ -185,8 +185,7 @@ def test_free_space_and_kind_of_memory_are_known_or_not(name: str, tmp_path: Pat
         free = backend.free_bytes(str(folder))
         assert (free is not None) == of_disk
         assert free is None or abs(free - state.f_bavail * state.f_frsize) < 0.1 * state.f_blocks * state.f_frsize
-    kinds = {"memory": "memory", **dict.fromkeys(FOLDERS, "tmpfs")}
-    assert backend.memory_kind("/dev/shm") == kinds.get(name, "")
+    assert backend.memory_kind("/dev/shm") == ("tmpfs" if name in FOLDERS else "memory" if name == "memory" else "")
 
 
 @pytest.mark.parametrize("name", ALL)
