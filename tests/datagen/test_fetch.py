@@ -78,29 +78,6 @@ def test_a_record_that_fills_hdf5s_sieve_is_read_again_in_the_next_epoch(small: 
     assert (again.read_calls, again.app_bytes) == (1, 1 << 16)
 
 
-def test_opening_files_takes_time_of_reads(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    now_ns = 0
-
-    class SlowToOpen(posix.Storage):
-        def open(self, path: str) -> posix.FileReader:
-            nonlocal now_ns
-            now_ns += 1
-            return super().open(path)
-
-    fetch = fetch_of(made(), engine="fast")
-    monkeypatch.setattr("time.monotonic_ns", lambda: now_ns)
-    result, _ = fetched(fetch, [0, 7], SlowToOpen())
-    assert result.read_ns == now_ns > result.decode_ns == 0
-
-
-def test_a_record_that_fills_hdf5s_sieve_is_read_again_in_the_next_epoch(small: MakeSpec) -> None:
-    changes = {"num_samples_per_file": 2, "record_length_bytes": 1 << 16, "record_length_bytes_stdev": 0}
-    fetch = fetch_of(make(small(format="hdf5", **changes)), verify=True)
-    fetcher, out = Fetcher(fetch), memoryview(bytearray(fetch.slot_bytes(1)))
-    *_, again = [fetcher.fetch([sample], out) for sample in (0, 2, 0)]
-    assert (again.read_calls, again.app_bytes) == (1, 1 << 16)
-
-
 @given(samples=st.lists(st.integers(0, 30)), per_file=st.integers(1, 12))
 @settings(max_examples=200)
 def test_runs_are_the_batch_in_order(samples: list[int], per_file: int) -> None:
