@@ -10,8 +10,6 @@ import msgspec
 import numpy as np
 
 from datagen.layout import subfolder_name
-from datagen.registry import built_in
-from dlemu.config.translate import LOADERS
 from dlemu.jobs.training import activity
 from dlemu.jobs.training.measured import MeasuredTraining
 from dlemu.jobs.training.scaling import explain_loss, preprocessing_sleeps
@@ -25,7 +23,6 @@ from dlemu.jobs.training.summary import (
     Summary,
 )
 from dlemu.jobs.training.wording import issue_lines, limit_in_words, recording_notes, verdict_line
-from dlemu.loaders.traits_base import LoaderTraits
 from dlemu.metrics import au, cache, rates
 from dlemu.metrics.changes import find_unsteadiness
 from dlemu.metrics.demand import sample_divisor
@@ -212,10 +209,8 @@ def _would_help(run: MeasuredTraining) -> str:
     reader, data_format = run.facts.workload.reader, run.facts.workload.dataset.format
     if reader.odirect or reader.page_cache_percent:
         return "" if reader.odirect else "reader.page_cache_percent=0"
-    # Only a built-in loader is imported: the run may come from another host, with code that is not trusted here.
-    traits: LoaderTraits = built_in(LOADERS, reader.data_loader, "Traits", LoaderTraits)()
-    takes_direct = data_format in traits.direct_formats or not traits.reads_files(data_format)
-    settings = ["reader.odirect=true"] if takes_direct and reader.engine != "library" else []
+    by_dlemu = reader.data_loader in ("pytorch", "threads") and reader.engine != "library"  # libraries may not do O_DIRECT
+    settings = ["reader.odirect=true"] if by_dlemu else []
     if (evicts := cache.eviction(data_format)) != f"reader.evict_page_cache={reader.evict_page_cache}":
         settings.append(evicts)
     return " or ".join(settings)

@@ -170,8 +170,7 @@ def loader_costs(job: TrainingJob) -> HostCosts:
 
 
 def _loader_costs(_: Comm, job: TrainingJob) -> HostCosts:
-    batch_size = job.workload.reader.batch_size
-    pause = Duration(mean=0.02 / batch_size)
+    pause = Duration(mean=0.02 / job.workload.reader.batch_size)
     spec = job.loader_spec(0)
     spec = replace(spec, reader=replace(spec.reader, preprocess_time=pause, preprocess="sleep"))
     without_reads = replace(spec.phases["ceiling"], preprocesses=True)
