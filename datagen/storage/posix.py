@@ -34,11 +34,10 @@ class Storage(StorageBase):
         self.alignment = DIRECT_ALIGNMENT if spec.direct else 1
 
     def open(self, path: str) -> FileReader:
-        flags = os.O_RDONLY | os.O_CLOEXEC
         if not self.spec.direct:
-            return FileReader(os.open(path, flags))
-        with _o_direct(path, READ_REMEDY):
-            return FileReader(os.open(path, flags | os.O_DIRECT), self.alignment)
+            return FileReader(os.open(path, os.O_RDONLY))
+        with _o_direct(path, WRITE_REMEDY if self.spec.direct_writes else READ_REMEDY):  # checkpoints are also written
+            return FileReader(os.open(path, os.O_RDONLY | os.O_DIRECT), self.alignment)
 
     def open_received(self, path: str) -> FileReader:
         return FileReader(open_regular(path))

@@ -255,9 +255,10 @@ def test_a_url_makes_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs a file system that refuses O_DIRECT: /proc")
-def test_a_file_system_without_o_direct_is_named() -> None:
-    with pytest.raises(UserError, match=r"/proc/self refuses O_DIRECT: set reader\.odirect=false"):
-        storage("direct").open("/proc/self/status")
+@pytest.mark.parametrize(("section", "writes"), [("reader", False), ("checkpoint", True)])
+def test_a_file_system_without_o_direct_is_named(section: str, writes: bool) -> None:
+    with pytest.raises(UserError, match=rf"/proc/self refuses O_DIRECT: set {section}\.odirect=false"):
+        posix.Storage(StorageSpec(direct=True, direct_writes=writes)).open("/proc/self/status")
 
 
 NO_DATA = {"atomic.py", "owned.py", "regular.py", "engines.py", "formats/format_base.py"}

@@ -13,6 +13,7 @@ import pytest
 
 from datagen.errors import SpaceError, UserError
 from datagen.storage._request_counts import RequestCounts
+from dlemu.checkpoints.io_rows import IO_DTYPE
 from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.checkpoint.measured import UnderWay
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
@@ -180,6 +181,18 @@ def killed_checkpoints(folder: Path, *, files: int = 3) -> CheckpointRun:
         own = made.rows[made.rows["rank"] == rank]
         own[: files * 5].tofile(folder / LIVE / f"rows_{rank:05d}")
     return CheckpointRun(str(folder), replace(made.facts, journal=journal, failure=KILLED), made.rows)
+
+
+def test_progress_of_hosts_whose_clocks_differ(tmp_path: Path) -> None:
+    run, live_folder = killed_checkpoints(tmp_path), tmp_path / LIVE
+    expected = CHECKPOINTS.progress(run.facts, str(live_folder))
+    rows = np.fromfile(live_folder / "rows_00001", IO_DTYPE)
+    for name in ("began_ns", "started_ns", "ended_ns"):
+        rows[name] += 10**15
+    rows.tofile(live_folder / "rows_00001")
+    assert CHECKPOINTS.progress(run.facts, str(live_folder)) == expected
+    assert expected is not None
+    assert expected.mb_per_second == pytest.approx(2 * 3 * 2**30 / 3e6), "two ranks' 3 GiB each in 3 s of the slower"
 
 
 def test_checkpoints_that_were_measured_before_a_kill_are_a_result(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_what_is_not_complete_or_of_another_model_is_not_read(tmp_path: Path) ->
         run(tmp_path, **read, ranks="4")
     with pytest.raises(UserError, match=r"num_checkpoints_read is 3, but .* holds 2"):
         run(tmp_path, num_checkpoints_write="0", num_checkpoints_read="3")
-    with pytest.raises(UserError, match="recovery_rank_shift is true: each rank would read what another host's"):
+    with pytest.raises(UserError, match="recovery_rank_shift reads what another host's rank wrote: wanted two or"):
         run(tmp_path, **read, recovery_rank_shift="true")
     note = tmp_path / "saved" / "global_epoch1_step1" / NOTE
     note.write_text(note.read_text().replace('"complete": true', '"complete": false'))
