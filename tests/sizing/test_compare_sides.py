@@ -286,6 +286,7 @@ def test_of_checkpoints_memory_may_serve_reading_alone(code: Code | None, phases
     findings = (Finding(code, "loud", numbers),) if code else ()
     found = conditions_of_checkpoints(replace(run.summary, findings=findings), run.facts)
     assert found.from_memory == phases
+    assert {"asynchronous", "interval_seconds", "recovery_rank_shift"} <= found.how.keys(), "they change the metrics"
 
 
 def test_checkpoints_behind_the_training_are_other_work() -> None:
