@@ -209,8 +209,8 @@ def _would_help(run: MeasuredTraining) -> str:
     reader, data_format = run.facts.workload.reader, run.facts.workload.dataset.format
     if reader.odirect or reader.page_cache_percent:
         return "" if reader.odirect else "reader.page_cache_percent=0"
-    by_dlemu = reader.data_loader in ("pytorch", "threads") and reader.engine != "library"  # libraries may not do O_DIRECT
-    settings = ["reader.odirect=true"] if by_dlemu else []
+    takes_direct = reader.data_loader in ("pytorch", "threads") and reader.engine != "library"  # libraries may not
+    settings = ["reader.odirect=true"] if takes_direct else []
     if (evicts := cache.eviction(data_format)) != f"reader.evict_page_cache={reader.evict_page_cache}":
         settings.append(evicts)
     return " or ".join(settings)
