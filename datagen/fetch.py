@@ -72,8 +72,7 @@ class FetchSpec:
         if self.max_group_bytes or not self.resize_bytes:
             return 0
         requests = self.storage.io_depth  # in flight at a time, each for another sample
-        memory_bytes = CROP_BYTES if requests == 1 else CROP_AHEAD_BYTES
-        return max(requests, memory_bytes // self.place_bytes)
+        return max(requests, (CROP_BYTES if requests == 1 else CROP_AHEAD_BYTES) // self.place_bytes)
 
     @property
     def buffer_bytes(self) -> int:
@@ -107,8 +106,7 @@ class FetchSpec:
     def slot_bytes(self, batch_size: int) -> int:
         """Return the memory that a batch needs, a multiple of 4096 bytes."""
         if self.max_group_bytes:
-            rows = self.layout.num_samples_per_file
-            groups = max_groups(batch_size, rows, self.dataset.parquet.row_group_size)
+            groups = max_groups(batch_size, self.layout.num_samples_per_file, self.dataset.parquet.row_group_size)
             return groups * self.max_group_bytes + PLACE_BYTES
         if self.resize_bytes:
             return round_up(batch_size * self.resize_bytes, PLACE_BYTES)

@@ -146,8 +146,7 @@ class GroupReader(RangeReader):
                 for start, size in latest.places:
                     flat += (begin + start, size)
                 begin += len(latest.data)
-        first, count = runs[-1]
-        next_sample = first + count
+        next_sample = first + count  # of the last run
         next_index = next_sample % self._layout.num_samples_per_file
         # An index of 0 begins another file; else the next sample may be in the row group read last
         if latest is not None and next_index and latest.group[1] in group_file.groups_of(next_index, 1):
@@ -181,8 +180,8 @@ class GroupReader(RangeReader):
             return self._group_file
         self.close()
         started_ns = time.monotonic_ns()
-        group_file = self._open(file)
-        self._file_number, self._group_file = file, group_file
+        group_file = self._group_file = self._open(file)
+        self._file_number = file
         self.read_ns += time.monotonic_ns() - started_ns
         if self._check is not None and not group_file.payload(0):
             self.close()
@@ -253,8 +252,9 @@ class GroupReader(RangeReader):
 def _check_fits(size_bytes: int, out: memoryview) -> None:
     if size_bytes > len(out):
         raise SpaceError(
-            f"row groups take {size_bytes - len(out)} bytes more than planned: set reader.sample_shuffle=off, make the "
-            "data by a smaller dataset.parquet.row_group_size, or set reader.decode=none and reader.engine=matched"
+            f"row groups take {size_bytes - len(out)} bytes more than planned: set reader.sample_shuffle=off, set "
+            "dataset.parquet.row_group_size to that of the files (or make the data by a smaller one), or set "
+            "reader.decode=none and reader.engine=matched"
         )
 
 

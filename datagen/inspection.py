@@ -134,8 +134,7 @@ class _Inspection:
         if self._manifest is None and not self._storage.is_folder(train.folder):
             train = replace(train, folder=folder)  # other tools may not make a sub-folder `train`
         train = self._find_files(train)
-        first_valid = train.named_files if train.names is None else self._requested.num_files_train
-        valid = self._find_files(replace(valid, first_running_index=first_valid))
+        valid = self._find_files(replace(valid, first_running_index=train.named_files))
         spec = self._spec_on_disk(train, valid)
         for layout in (train, valid):
             if layout.num_files:
@@ -144,7 +143,8 @@ class _Inspection:
 
     def own_dataset(self, own: UserFolder) -> Dataset:
         """Return the dataset that consists of a folder of a user's own files."""
-        paths = map(own.layout.path, range(own.layout.num_files))
+        opens = isinstance(self._format, RecordFormat | GroupFormat)  # of other formats, only the sizes are needed
+        paths = map(own.layout.path, range(own.layout.num_files if opens else 0))
         with cache_restored(map(self._storage.local_path, paths)):
             self._add_sizes(own.spec, own.layout, own.sizes)
         return self._describe(own.spec, own.layout, None)
@@ -174,8 +174,7 @@ class _Inspection:
             train, valid = layouts(self._manifest.spec)
             layout = train if requested.split == "train" else valid
             expected = replace(layout, folder=requested.folder, num_files=requested.num_files)
-        endings = endings_of(self._requested.format)
-        layout, notes = scan.find_files(expected, endings, self._storage, self._command_hint)
+        layout, notes = scan.find_files(expected, endings_of(self._requested.format), self._storage, self._command_hint)
         self._notes += notes
         return layout
 
@@ -191,8 +190,8 @@ class _Inspection:
         self._notes.append(note_packed if self._packed else note_foreign)
         return replace(
             self._requested,
-            num_files_train=train.named_files if train.names is None else train.num_files,
-            num_files_eval=valid.named_files if valid.names is None else valid.num_files,
+            num_files_train=train.named_files,
+            num_files_eval=valid.named_files,
         )
 
     def _add_sizes(self, spec: DatasetSpec, layout: Layout, sizes: Sizes | None = None) -> None:

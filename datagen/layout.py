@@ -150,8 +150,7 @@ def record_shapes(spec: DatasetSpec, start: int, stop: int) -> NDArray[np.int64]
     random = np.random.RandomState(SIZE_SEED)
     for discarded in range(0, start, DRAW_CHUNK_FILES):  # the numbers of the files before `start`
         random.standard_normal(2 * min(DRAW_CHUNK_FILES, start - discarded))
-    deviation = spec.record_length_bytes_stdev / 2.0 / root
-    axes = random.normal(mean, deviation, (stop - start, 2))
+    axes = random.normal(mean, spec.record_length_bytes_stdev / 2.0 / root, (stop - start, 2))
     return cast("NDArray[np.int64]", np.maximum(axes.astype(np.int64), 1))
 
 

@@ -112,14 +112,12 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
         note = f"{problem}: each file is read whole, as one sample; if it holds many, {HOW_TO_CUT}"
         return replace(raw_folder, notes=(*raw_folder.notes, note))
     layout, sizes, note = _count_samples(format_name, layout, sizes, spec, storage)
-    if note:
-        notes.append(note)
     total_bytes = int(sizes.sum())
     shown_bytes = f"{total_bytes / 1e9:,.3g} GB" if total_bytes >= 10**7 else f"{total_bytes:,} bytes"
     files = f"{layout.num_files:,} {format_name} file{'s' if layout.num_files != 1 else ''}, {shown_bytes}"
     summary = f"the dataset is your own: {files}, in {layout.folder}, which is only read"
     completed = _complete_spec(replace(spec, format=format_name), layout, sizes, storage)
-    return UserFolder(completed, layout, sizes, (summary, *notes))
+    return UserFolder(completed, layout, sizes, tuple(filter(None, (summary, *notes, note))))
 
 
 def _find_files(spec: DatasetSpec, storage: StorageBase) -> tuple[str, Layout, Sizes, list[str]]:
@@ -272,12 +270,12 @@ def _equal_counts(counts: Sizes, num_files: int) -> tuple[NDArray[np.intp], int,
         note = f"{samples} samples of each file are read: the fewest of {len(counts)} files that were counted"
         return np.arange(num_files), samples, note
     # Read as many samples in all as possible: of 9, 9 and 2, read 9 of each of the first two files
-    samples = max(set(counts.tolist()), key=lambda count: count * int((counts >= count).sum()))
+    ordered = np.sort(counts)
+    samples = int(ordered[(ordered * np.arange(len(counts), 0, -1)).argmax()])
     files = np.flatnonzero(counts >= samples)
     samples_read = samples * len(files)
-    total = int(counts.sum())
-    note = f"{samples_read:,} of {total:,} samples are read: {samples} of each of {len(files)} files"
-    return files, samples, note if samples_read < total else ""
+    note = f"{samples_read:,} of {counts.sum():,} samples are read: {samples} of each of {len(files)} files"
+    return files, samples, note if samples_read < counts.sum() else ""
 
 
 def _complete_spec(spec: DatasetSpec, layout: Layout, sizes: Sizes, storage: StorageBase) -> DatasetSpec:
@@ -310,7 +308,7 @@ def _complete_spec(spec: DatasetSpec, layout: Layout, sizes: Sizes, storage: Sto
 def _sampled_files(layout: Layout) -> list[int]:
     """Return the files that are opened to learn their structure: at most COUNTED_FILES, evenly spaced."""
     step = max(1, layout.num_files / COUNTED_FILES)
-    return sorted({int(number * step) for number in range(min(layout.num_files, COUNTED_FILES))})
+    return [int(number * step) for number in range(min(layout.num_files, COUNTED_FILES))]
 
 
 def _counts_in(read_count: ReadCount, layout: Layout, sizes: Sizes, storage: StorageBase) -> list[int]:

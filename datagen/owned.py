@@ -96,8 +96,7 @@ def _foreign_files(folder: str) -> Iterator[str]:
 def take_folder(folder: str, setting: str) -> OwnFolder:
     """Create a folder, or use one that passes `check_usable`, and add the marker. Raises UserError, SpaceError."""
     check_usable(folder, setting)
-    marked = not os.path.lexists(os.path.join(folder, MARKER))
-    own_folder = OwnFolder(folder, missing_folders(folder), marked)
+    own_folder = OwnFolder(folder, missing_folders(folder), not os.path.lexists(os.path.join(folder, MARKER)))
     try:
         os.makedirs(folder, exist_ok=True)
         claim(folder)
@@ -145,9 +144,8 @@ def claim(folder: str, *names: str) -> None:
     with open_descriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK) as descriptor:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.ENODEV, "it is a pipe, a device or a folder, not a file", path)
-        lines = [json.dumps(_HEAD)] if os.fstat(descriptor).st_size == 0 else []
-        lines += [json.dumps(name) for name in names]
-        data = "".join(f"{line}\n" for line in lines).encode()
+        head = [_HEAD] if os.fstat(descriptor).st_size == 0 else []
+        data = "".join(f"{json.dumps(line)}\n" for line in (*head, *names)).encode()
         if data and os.write(descriptor, data) < len(data):  # one call, because several processes may append
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 

@@ -74,8 +74,7 @@ def low_discrepancy(start: int, stop: int) -> NDArray[np.float64]:
     """
     import numpy as np
 
-    numbers = np.arange(start + 1, stop + 1, dtype=np.uint64) * np.uint64(_WEYL)
-    return np.asarray(numbers / 2.0**64)
+    return np.asarray(np.arange(start + 1, stop + 1, dtype=np.uint64) * np.uint64(_WEYL) / 2.0**64)
 
 
 def stratified(random: np.random.Generator, count: int) -> NDArray[np.float64]:

@@ -166,6 +166,7 @@ class RecordReader(RangeReader):
         if record_file is not None:
             self._open.move_to_end(file)
             return record_file
+        started_ns = time.monotonic_ns()
         while len(self._open) >= self._max_open:
             _, oldest = self._open.popitem(last=False)
             oldest.source.close()
@@ -176,6 +177,7 @@ class RecordReader(RangeReader):
         except BaseException:
             inputs.source.close()
             raise
+        self.read_ns += time.monotonic_ns() - started_ns
         return record_file
 
     def close(self) -> None:

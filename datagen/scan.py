@@ -103,7 +103,7 @@ def _list_names(
         )
     note = f"{folder}: {count} files, whose names or sub-folders follow no pattern, so they are taken in order of name"
     names = sorted(paths, key=lambda path: (os.path.basename(path), path))
-    return replace(expected, names=tuple(names[:requested])), [note]
+    return replace(expected, names=tuple(names[:requested]), named_files=requested), [note]
 
 
 def _count_by_pattern(layout: Layout, storage: StorageBase) -> int | None:
@@ -172,11 +172,10 @@ def sizes_on_disk(layout: Layout, storage: StorageBase, listing: Mapping[str, in
     """Return the size of every file in use, from `listing` (`files_below`) or else looked up. Raises OSError."""
     if listing is None:  # one request to an object store lists 1000 sizes, or looks up one
         listing = files_below(layout.folder, storage, 1) if storage.is_remote else {}
-    names = [layout.name(file) for file in range(layout.num_files)]
-    sizes = {name: listing.get(name) for name in names}
-    unknown = [name for name in names if sizes[name] is None]
+    sizes = {name: listing.get(name) for name in map(layout.name, range(layout.num_files))}
+    unknown = [name for name, size in sizes.items() if size is None]
     for name, size in zip(unknown, storage.sizes(f"{layout.folder}/{name}" for name in unknown), strict=True):
         if size is None:
             raise no_such_file(f"{layout.folder}/{name}")
         sizes[name] = size
-    return np.array([sizes[name] for name in names], np.int64)
+    return np.array(list(sizes.values()), np.int64)

@@ -102,9 +102,9 @@ def map_in_threads(function: Callable[[int], T], numbers: Sequence[int]) -> list
     results: dict[int, T] = {}
     tally = Tally(len(numbers), 0, exact=True)
 
-    def work(index: int) -> None:
+    def work(number: int) -> None:
         tally.add(files=1)
-        results[index] = function(numbers[index])
+        results[number] = function(number)
 
-    run(lambda: work, range(len(numbers)), tally, max(1, min(16, len(numbers))), None)
-    return [results[index] for index in range(len(numbers))]
+    run(lambda: work, numbers, tally, max(1, min(16, len(numbers))), None)
+    return [results[number] for number in numbers]

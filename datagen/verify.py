@@ -148,5 +148,4 @@ def _around(reader: Reader, offset: int) -> tuple[memoryview, int]:
     """Return bytes of a file around an offset, with the stamp of the block there, and the offset's index in them."""
     start = max(0, offset - BLOCK_BYTES)
     view = memoryview(bytearray(2 * BLOCK_BYTES))
-    filled = reader.read_into(view, start)
-    return view[:filled], offset - start
+    return view[: reader.read_into(view, start)], offset - start

@@ -107,7 +107,7 @@ def _redact_arg(arg: str) -> str:
 
 def argv_options(argv: Iterable[str]) -> dict[str, str]:
     """Return the storage options in the arguments of a command line, by name."""
-    matches = (_OPTION.fullmatch(arg) for arg in argv)
+    matches = map(_OPTION.fullmatch, argv)
     return {match[2]: match[3].strip("'\"") for match in matches if match}
 
 

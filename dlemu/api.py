@@ -127,15 +127,16 @@ def size(
     """
     from dlemu.studies.size import find_size
 
-    return find_size.size(
-        overrides_of(source, settings),
-        config_dir=config_dir,
-        at_least=at_least,
-        most=most,
-        trial_seconds=trial_seconds,
-        make=_make_dataset if make else None,
-        on_event=on_progress or ignore,
-    )
+    with _forking_call("size"):
+        return find_size.size(
+            overrides_of(source, settings),
+            config_dir=config_dir,
+            at_least=at_least,
+            most=most,
+            trial_seconds=trial_seconds,
+            make=_make_dataset if make else None,
+            on_event=on_progress or ignore,
+        )
 
 
 def predict(
@@ -235,8 +236,9 @@ def sweep(
     """
     from dlemu.studies.sweep import run
 
-    values = overrides_of(source, settings, several=True)
-    return run.sweep(values, config_dir=config_dir, on_event=on_progress or ignore)
+    with _forking_call("sweep"):
+        values = overrides_of(source, settings, several=True)
+        return run.sweep(values, config_dir=config_dir, on_event=on_progress or ignore)
 
 
 def compare(
@@ -396,11 +398,7 @@ def _forking_call(name: str, *, starts_ranks: bool = False) -> Iterator[None]:
     open_standard_streams()  # a service may have closed them
     try:
         yield
-    except RunFailedError as error:
+    except (RunFailedError, Interrupted) as error:
         if error.exit_status != 128 + signal.SIGINT:
-            raise
-        raise KeyboardInterrupt(str(error)) from None
-    except Interrupted as error:
-        if error.signal_number != signal.SIGINT:
             raise
         raise KeyboardInterrupt(str(error)) from None

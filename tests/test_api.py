@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import psutil
@@ -21,9 +22,11 @@ import dlemu
 from dlemu.api import overrides_of
 from dlemu.config import load
 from dlemu.jobs.training.result import Run
+from dlemu.ranks import Interrupted
 from dlemu.results.live import Progress
 from dlemu.runner.events import DatasetMade, Event, JobBegan
 from dlemu.runner.ranks import RunUserError
+from dlemu.studies.size import find_size
 from tests.e2e.conftest import dataset as dataset
 from tests.e2e.harness import LONG, PYTORCH, assert_gone, rank_of, small_run, until
 
@@ -71,13 +74,21 @@ def test_wrong_settings_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> 
         dlemu.train(ranks=2)
 
 
-@pytest.mark.parametrize("call", [dlemu.train, dlemu.datagen, dlemu.predict, dlemu.probe])
+@pytest.mark.parametrize(
+    "call", [dlemu.train, dlemu.checkpoint, dlemu.datagen, dlemu.predict, dlemu.probe, dlemu.size, dlemu.sweep]
+)
 def test_a_call_in_a_thread_is_refused(call: Callable[..., object], tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         settings = {"workload": "unet3d", "dataset.data_folder": str(tmp_path)}
         called = pool.submit(call, str(tmp_path) if call is dlemu.probe else settings)
         with pytest.raises(dlemu.UserError, match="wanted a call in the main thread"):
             called.result()
+
+
+def test_ctrl_c_in_a_search_is_a_keyboard_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(find_size, "size", Mock(side_effect=Interrupted(signal.SIGINT)))
+    with pytest.raises(KeyboardInterrupt, match="interrupted by SIGINT"):
+        dlemu.size()
 
 
 @pytest.mark.slow
@@ -127,6 +138,9 @@ def test_a_run_in_a_program_with_threads_and_an_event_loop(
 @pytest.mark.slow
 def test_a_dataset_that_is_made_and_made_again(tmp_path: Path) -> None:
     workload = load(small_run(tmp_path, tmp_path / "data"))
+    with pytest.raises(dlemu.UserError, match="make=True for --make"):
+        dlemu.train(workload)
+    assert list(tmp_path.iterdir()) == [], "what is wrong with the dataset is the user's to mend"
     events: list[Event] = []
     made = dlemu.datagen(workload, on_progress=events.append)
     assert events[-1] == made
@@ -135,13 +149,6 @@ def test_a_dataset_that_is_made_and_made_again(tmp_path: Path) -> None:
     again = dlemu.datagen(workload)
     assert isinstance(again, DatasetMade)
     assert (again.files, again.kept_files) == (0, 48)
-
-
-@pytest.mark.slow
-def test_what_is_wrong_with_the_dataset_is_the_user_s_to_mend(tmp_path: Path) -> None:
-    with pytest.raises(dlemu.UserError, match="make=True for --make"):
-        dlemu.train(small_run(tmp_path / "run", tmp_path / "nowhere"))
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
@@ -161,7 +168,7 @@ def test_a_failed_run_says_what_was_kept(dataset: Path, tmp_path: Path) -> None:
     run = dlemu.load_result(kept.folder)
     assert isinstance(run, Run)
     assert run.summary.complete is False
-    assert f"{len(run.rows)} steps measured" in kept.sentence
+    assert f"{len(run.rows):,} steps measured" in kept.sentence
 
 
 @pytest.mark.slow

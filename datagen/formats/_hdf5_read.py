@@ -223,9 +223,10 @@ class SourceFile(SourceStream):
         start, sieve = self._sieves.get(end, (0, memoryview(b"")))
         if not start <= offset <= offset + size_bytes <= start + len(sieve):
             start, sieve = offset, self.source.read(offset, min(SIEVE_BYTES, end - offset))
+            self._sieves.pop(end, None)
             if len(sieve) > size_bytes:  # it also serves later samples: copied, because a batch's memory is reused
                 sieve = memoryview(bytes(sieve))
-            self._sieves[end] = start, sieve
+                self._sieves[end] = start, sieve
         self.extent_data[offset] = sieve[offset - start : offset - start + size_bytes]
 
     def readinto(self, out: bytearray | memoryview) -> int:  # type: ignore[override]  # as the base class

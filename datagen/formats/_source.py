@@ -256,12 +256,11 @@ class BufferedFile:
 
     def finish(self) -> int:
         """Zero the unread parts of `image`, which may hold an earlier file; return how many bytes were read again."""
-        total_bytes = sum(stop - start for start, stop in self._reads)
-        unread_bytes = 0
+        reread_bytes = sum(stop - start for start, stop in self._reads) - self.size_bytes
         for start, stop in self.unread():
             self.image[start:stop] = bytes(stop - start)
-            unread_bytes += stop - start
-        return total_bytes - (self.size_bytes - unread_bytes)
+            reread_bytes += stop - start
+        return reread_bytes
 
     def read_rest(self) -> None:
         """Read the unread parts of the file."""

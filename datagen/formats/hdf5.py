@@ -22,7 +22,7 @@ import numpy as np
 from datagen.buffers import AlignedBuffer
 from datagen.errors import SpaceError
 from datagen.formats import format_base as base
-from datagen.formats._hdf5_read import OLD_NAME, Hdf5File, MetadataCache, hdf5
+from datagen.formats._hdf5_read import OLD_NAME, Extent, Hdf5File, MetadataCache, hdf5
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
@@ -115,7 +115,7 @@ def _contiguous_layout(spec: DatasetSpec, shape: Shape) -> tuple[int, list[tuple
     creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)  # datasets get offsets although nothing is written to them
     creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     creation.set_obj_track_times(False)
-    extents: list[tuple[int, int]] = []  # (offset, bytes) of each dataset, labels last
+    extents: list[Extent] = []  # of each dataset, labels last
 
     def allocate(file: Any) -> None:
         records = _dataset_shape(spec, shape), np.dtype(spec.record_element_type)

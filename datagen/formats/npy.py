@@ -143,6 +143,7 @@ class ArrayFile(base.OpenFile):
         self._samples = samples
         self._scratch = scratch
         self._copy: memoryview | None = None  # memory for a copied sample
+        self._unchecked = payload  # what `reader.verify` compares: all of it with the first sample, nothing with others
 
     def sample(self, index: int) -> base.Sample:
         """Return x[..., index]: a view in Fortran order, a copy in C order."""
@@ -152,12 +153,13 @@ class ArrayFile(base.OpenFile):
         if header.last_axis != samples:
             raise base.DamagedError(f"the array holds {header.last_axis} samples, not {samples} as in the settings")
         size = len(payload) // samples
+        unchecked, self._unchecked = self._unchecked, payload[:0]
         if header.fortran_order:
-            return base.Sample(payload[index * size : (index + 1) * size], payload, 0)
+            return base.Sample(payload[index * size : (index + 1) * size], unchecked, 0)
         items = np.frombuffer(payload, np.uint8).reshape(-1, samples, header.item_bytes)
         self._copy = self._copy or self._scratch(size)
         np.frombuffer(self._copy, np.uint8).reshape(-1, header.item_bytes)[...] = items[:, index]
-        return base.Sample(self._copy, payload, 0)
+        return base.Sample(self._copy, unchecked, 0)
 
 
 def sample_of(array: NDArray[np.generic], index: int, samples: int) -> base.Sample:

@@ -77,8 +77,7 @@ class Format(base.FormatBase):
 
     def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> npy.ArrayFile:
         """Parse the archive; samples are copied only if they are compressed or interleaved."""
-        entries = _entries(data, _find_directory(data))
-        entry = _members_to_read(entries, samples)[0]
+        entry = _members_to_read(_entries(data, _find_directory(data)), samples)[0]
         array, offset = _stored_data(data, entry)
         if entry.method == DEFLATED:
             array = _inflate(array, scratch(entry.plain_bytes), offset, entry.crc)

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datagen.buffers import AlignedBuffer
+from datagen.errors import UserError
 from datagen.formats import _parquet_layout as layout
 from datagen.formats import format_base as base
 from datagen.formats._source import merge_spans
@@ -144,10 +145,18 @@ class ParquetGroups:
                 self._plan = plan
                 self._ends = range(plan.group_rows, plan.rows + plan.group_rows, plan.group_rows)
                 return
-        self._names = _requested_names(spec)
         # `read_metadata` needs only the two ends of a file: the magic number, and the footer with its length
         both_ends = layout.MAGIC + bytes(self.source.read(source.size_bytes - end_bytes, end_bytes))
         self._metadata = pq.read_metadata(pa.BufferReader(both_ends))
+        schema = self._metadata.schema
+        self._columns = [schema.column(index) for index in range(len(schema))]
+        paths = [column.path for column in self._columns]  # of a list: NAME.list.element
+        requested = set(_requested_names(spec) or paths)
+        in_file = [path if path in requested else path.split(".")[0] for path in paths]
+        if missing := requested.difference(in_file):
+            wanted = f"set dataset.parquet.columns to columns that it has: {', '.join(dict.fromkeys(in_file))}"
+            raise UserError(f"{source.path} has no column {', '.join(sorted(missing))}; {wanted}")
+        self._requested = [index for index, name in enumerate(in_file) if name in requested]
         self._rows = [self._metadata.row_group(index).num_rows for index in range(self._metadata.num_row_groups)]
         self._ends = list(itertools.accumulate(self._rows))
 
@@ -199,11 +208,8 @@ class ParquetGroups:
     @functools.cached_property
     def _matching_plan(self) -> layout.FilePlan | None:
         """The uncompressed layout with the file's values; None if its schema or row groups differ from the settings."""
-        schema = self._metadata.schema
-        in_schema = [schema.column(index) for index in range(len(schema))]
-        columns = [(column.path, column.physical_type, column.length) for column in in_schema]
-        record_bytes = columns[0][2] if columns else 0
-        plan = layout.file_plan(self._spec, max(record_bytes, 1))
+        columns = [(column.path, column.physical_type, column.length) for column in self._columns]
+        plan = layout.file_plan(self._spec, max(self._columns[0].length if columns else 0, 1))
         has_same_rows = self._rows == [group.rows for group, _, _ in plan.groups]
         return plan if has_same_rows and columns == [column.in_schema for column in plan.columns] else None
 
@@ -215,10 +221,9 @@ class ParquetGroups:
 
     def _decoded_bytes(self, group: int) -> int:
         """Return the bytes of the requested values in memory, assuming no dictionary for values of variable length."""
-        schema = self._metadata.schema
         total = 0
         for index, chunk in self._requested_chunks(group):
-            width = _WIDTHS.get(chunk.physical_type, schema.column(index).length)
+            width = _WIDTHS.get(chunk.physical_type, self._columns[index].length)
             if not width:  # values of variable length, and their offsets
                 total += chunk.total_uncompressed_size
             total += chunk.num_values * (width or _OFFSET_BYTES) + READ_SLACK_BYTES
@@ -227,10 +232,7 @@ class ParquetGroups:
     def _requested_chunks(self, group: int) -> list[tuple[int, Any]]:
         """Return (column index, metadata) of the requested column chunks."""
         row_group = self._metadata.row_group(group)
-        chunks = [(index, row_group.column(index)) for index in range(row_group.num_columns)]
-        if self._names is None:
-            return chunks
-        return [(index, chunk) for index, chunk in chunks if chunk.path_in_schema.split(".")[0] in self._names]
+        return [(index, row_group.column(index)) for index in self._requested]
 
 
 def _requested_names(spec: DatasetSpec) -> list[str] | None:

@@ -90,7 +90,7 @@ class Format(base.RecordFormat):
             files = (member for member in archive if member.isfile())
             for number, (_, members) in enumerate(itertools.groupby(files, lambda member: key_of(member.name))):
                 if number == index:
-                    extracted = (archive.extractfile(member) for member in members)
+                    extracted = map(archive.extractfile, members)
                     data = memoryview(b"".join(file.read() for file in extracted if file is not None))
                     return base.Sample(data, data, index * len(data))
         raise base.no_such_record(index, number + 1)

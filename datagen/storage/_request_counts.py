@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from datagen.errors import UserError
 from datagen.quantiles import Percentiles
-from datagen.regular import open_descriptor
+from datagen.regular import open_descriptor, read_regular
 
 METHODS = ("get", "head", "list", "put", "delete")  # requests by method
 _TRAFFIC = ("received_bytes", "sent_bytes", "failed", "retried", "slow_down")  # `slow_down`: statuses 503 and 429
@@ -102,9 +102,8 @@ def read_counts(folder: str) -> RequestCounts:
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(folder)):
             if name.endswith(SUFFIX):
-                with contextlib.suppress(OSError):
-                    values = np.fromfile(os.path.join(folder, name), np.int64)
-                    total.values += values if len(values) == _SIZE else 0
+                with contextlib.suppress(OSError, ValueError):  # no regular file, or none of this size
+                    total.values += np.frombuffer(read_regular(os.path.join(folder, name), 8 * _SIZE), np.int64, _SIZE)
     return total
 
 

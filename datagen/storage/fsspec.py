@@ -130,8 +130,8 @@ class FsspecReader(Reader):
         self._url = url
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        wanted_bytes = max(0, min(len(buffer), self.size_bytes - offset))
-        if not wanted_bytes:
+        wanted_bytes = min(len(buffer), self.size_bytes - offset)
+        if wanted_bytes <= 0:
             return 0
         self.read_calls += 1
         with self._storage.raising_os_errors(self._url):

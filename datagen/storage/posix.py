@@ -19,7 +19,6 @@ from datagen.storage.memory import MemoryReader
 from datagen.storage.storage_base import FOLDERS, Bytes, Reader, Span, StorageBase, StorageSpec, Writer
 
 DIRECT_ALIGNMENT = 4096  # satisfies every block device: logical blocks are 512 or 4096 bytes
-RAM_FILE_SYSTEMS = ("tmpfs", "ramfs", "hugetlbfs")
 _ELSEWHERE = "on one that supports it (ext4, xfs, Lustre, NFS)"
 READ_REMEDY = f"set reader.odirect=false, or put the dataset {_ELSEWHERE}"
 WRITE_REMEDY = f"set checkpoint.odirect=false, or put the checkpoints {_ELSEWHERE}"
@@ -35,11 +34,10 @@ class Storage(StorageBase):
         self.alignment = DIRECT_ALIGNMENT if spec.direct else 1
 
     def open(self, path: str) -> FileReader:
-        flags = os.O_RDONLY | os.O_CLOEXEC
         if not self.spec.direct:
-            return FileReader(os.open(path, flags))
-        with _o_direct(path, READ_REMEDY):
-            return FileReader(os.open(path, flags | os.O_DIRECT), self.alignment)
+            return FileReader(os.open(path, os.O_RDONLY))
+        with _o_direct(path, WRITE_REMEDY if self.spec.direct_writes else READ_REMEDY):  # checkpoints are also written
+            return FileReader(os.open(path, os.O_RDONLY | os.O_DIRECT), self.alignment)
 
     def open_received(self, path: str) -> FileReader:
         return FileReader(open_regular(path))
@@ -91,22 +89,6 @@ class Storage(StorageBase):
     def free_bytes(self, folder: str) -> int | None:
         state = os.statvfs(existing_folder(folder))  # the folder may be made later
         return state.f_bavail * state.f_frsize if state.f_blocks else None  # some network file systems report size 0
-
-    def evict(self, path: str, *, write_first: bool) -> None:
-        with open_descriptor(path, os.O_NONBLOCK) as descriptor:
-            if write_first:
-                os.fdatasync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # drops clean pages that nobody maps
-
-    def memory_kind(self, folder: str) -> str:
-        device = os.stat(folder).st_dev
-        number = f"{os.major(device)}:{os.minor(device)}"
-        with open("/proc/self/mountinfo", "rb") as mounts:  # proc(5): ID parent MAJOR:MINOR ... - TYPE ...
-            for mount in mounts:
-                mount_fields, _, file_system_fields = mount.decode(errors="replace").partition(" - ")
-                if mount_fields.split()[2] == number and file_system_fields.split()[0] in RAM_FILE_SYSTEMS:
-                    return file_system_fields.split()[0]
-        return ""
 
     def local_path(self, path: str) -> str:
         return path

@@ -91,8 +91,7 @@ class Storage(StorageBase):
     @contextlib.contextmanager
     def entries(self, folder: str) -> Iterator[Iterator[Entry]]:
         bucket, key = self._locate(folder)
-        pages = self._pages(bucket, key.rstrip("/") + "/" if key else "")
-        remaining = itertools.chain.from_iterable(pages)
+        remaining = itertools.chain.from_iterable(self._pages(bucket, key.rstrip("/") + "/" if key else ""))
         first = next(remaining, None)
         if first is None:
             raise no_such_file(folder)

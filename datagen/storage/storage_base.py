@@ -18,7 +18,7 @@ from typing import ClassVar
 from datagen import registry
 from datagen.buffers import AlignedBuffer, round_up
 from datagen.errors import UserError
-from datagen.regular import MOST_NOTE_BYTES, check_size
+from datagen.regular import MOST_NOTE_BYTES, check_size, existing_folder, open_descriptor
 from datagen.withheld import WITHHELD
 
 Bytes = bytes | bytearray | memoryview
@@ -29,6 +29,7 @@ Option = str | int | float | bool | None
 DIRECT_TYPES = {"direct", "direct_fs"}  # mounted file systems, read with O_DIRECT
 BUFFERED_TYPES = {"local_fs", "parallel_fs", "posix"}  # mounted file systems, read through the page cache
 FOLDER_TYPES = BUFFERED_TYPES | DIRECT_TYPES
+RAM_FILE_SYSTEMS = ("tmpfs", "ramfs", "hugetlbfs")
 _INTERNAL_TYPES = {"memory", "null"}  # backends for dlemu's own use and its tests; users can't select them
 # Options by which mlpstorage selects an object-storage client; it passes them with `direct_fs`, too
 _LIBRARY_OPTIONS = ("storage_library", "uri_scheme")
@@ -322,11 +323,24 @@ class StorageBase(abc.ABC):
         return None
 
     def evict(self, path: str, *, write_first: bool) -> None:
-        """Advise this host's page cache to drop a file; with `write_first`, first write back its dirty pages."""
-        return
+        """Advise this host's page cache to drop a local file; with `write_first`, write back its dirty pages before."""
+        if (local := self.local_path(path)) is not None:
+            with open_descriptor(local, os.O_NONBLOCK) as descriptor:
+                if write_first:
+                    os.fdatasync(descriptor)
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # drops clean pages that nobody maps
 
     def memory_kind(self, folder: str) -> str:
         """Return the type of a folder's file system if it is in RAM (tmpfs), where nothing can be evicted; else ''."""
+        if (local := self.local_path(folder)) is None:
+            return ""
+        device = os.stat(existing_folder(local)).st_dev  # the folder may be made later
+        number = f"{os.major(device)}:{os.minor(device)}"
+        with open("/proc/self/mountinfo", "rb") as mounts:  # proc(5): ID parent MAJOR:MINOR ... - TYPE ...
+            for mount in mounts:
+                mount_fields, _, file_system_fields = mount.decode(errors="replace").partition(" - ")
+                if mount_fields.split()[2] == number and (kind := file_system_fields.split()[0]) in RAM_FILE_SYSTEMS:
+                    return kind
         return ""
 
     def local_path(self, path: str) -> str | None:

@@ -54,7 +54,7 @@ def begin_saving(
 
 @dataclass
 class TrainingSaver:
-    """Saves one rank's checkpoints of a training run. `save` and `finish` are collective: every rank calls them."""
+    """Saves one rank's checkpoints of a training run. To create it, `save` and `finish` are collective."""
 
     settings: Checkpoint
     model: Model
@@ -66,8 +66,8 @@ class TrainingSaver:
     """Timeout of an fsync; extended for large checkpoints to the time that their bytes take at 10 MB/s."""
 
     def __post_init__(self) -> None:
-        self._layouts = self._layouts_of_rank(self.comm.rank)
-        self._total_bytes = sum(_bytes_of(self._layouts_of_rank(rank)) for rank in range(self.comm.size))
+        self._layouts = self._layouts_of_rank()
+        self._total_bytes = sum(self.comm.gather(_bytes_of(self._layouts)) or ())  # only rank 0 reports them
         self._in_progress: tuple[SavedCheckpoint, Future[int]] | None = None  # the future: when it was written, ns
 
     def save(self, epoch: int, block: int) -> tuple[int, list[SavedCheckpoint]]:
@@ -78,9 +78,8 @@ class TrainingSaver:
         """
         started_ns = self.comm.all_reduce_max(self.clock.now_ns())
         complete = self.finish()
-        rank_bytes = _bytes_of(self._layouts)
         released_ns, written = begin_saving(
-            self.settings, self.comm, self.clock, rank_bytes, lambda _: self._write(epoch, block)
+            self.settings, self.comm, self.clock, _bytes_of(self._layouts), lambda _: self._write(epoch, block)
         )
         saved = SavedCheckpoint(
             epoch=epoch,
@@ -109,8 +108,9 @@ class TrainingSaver:
         largest = max((layout.size_bytes for layout in self._layouts), default=0)
         return make_buffers(self.settings.writers, self.settings.transfer_size, largest)
 
-    def _layouts_of_rank(self, rank: int) -> tuple[FileLayout, ...]:
+    def _layouts_of_rank(self) -> tuple[FileLayout, ...]:
         """Return the rank's files: its shard of a model with layers, else all, on rank 0 or on every rank (`type`)."""
+        rank = self.comm.rank
         if self.model.has_layers:
             plan = plan_checkpoint(self.model, self.settings, self.comm.size)
             return plan.files(plan.ranks[rank])

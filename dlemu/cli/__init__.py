@@ -106,7 +106,7 @@ class _Commands(click.Group):
             rows = []
             for name, example in MAIN_COMMANDS.items():
                 if name in known:
-                    rows.extend([(name, known[name]), ("", example)])
+                    rows += [(name, known[name]), ("", example)]
             formatter.write_dl(rows)
         if ctx.obj == "all":
             with formatter.section("More"):

@@ -131,9 +131,10 @@ def confirm_making(workload: Workload, making_bytes: int, ranks: int | None, *, 
         if click.confirm(f"{plan}. Continue?", err=True):
             return
         raise UserError("nothing was made")
+    advice = f"{plan}: add --yes to make them"
     if TRIAL_SCALE in workload.scales and not workload.scale:
-        raise UserError(f"{plan}: add --yes to make them; to try it with less: scale={TRIAL_SCALE}")
-    raise UserError(f"{plan}: add --yes to make them")
+        advice += f"; to try it with less: scale={TRIAL_SCALE}"
+    raise UserError(advice)
 
 
 def make_here(workload: Workload, *, as_json: bool, yes: bool) -> None:

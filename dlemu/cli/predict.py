@@ -50,7 +50,7 @@ def command(
     from dlemu.config import load, to_yaml
     from dlemu.metrics.verdict import EXIT_STATUSES
     from dlemu.ranks import interrupt_on
-    from dlemu.results.kinds import kind_of
+    from dlemu.results.kinds import kind_or_training
     from dlemu.runner.prediction_request import PredictionRequest
     from dlemu.studies.predict import known_workload, predict
 
@@ -66,7 +66,5 @@ def command(
         click.echo(to_yaml(load(overrides, config_dir=config_dir, base=known_workload(request))), nl=False)
         return
     answer, folder, workload = predict(overrides, request)
-    kind = kind_of(folder)
-    assert kind is not None  # the answer was saved in it
-    show_answer(answer, folder, kind.name, as_json=as_json, page=workload.output.report)
+    show_answer(answer, folder, kind_or_training(folder).name, as_json=as_json, page=workload.output.report)
     raise SystemExit(EXIT_STATUSES[answer.outcome or "pass"])

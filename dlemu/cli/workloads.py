@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -41,49 +42,48 @@ def command(words: tuple[str, ...], config_dir: str | None, as_json: bool) -> No
     from dlemu.metrics.demand import demand
     from dlemu.report.table import Table, columns, print_table
     from dlemu.report.units import explained, plain
-    from dlemu.results.kinds import kind_to_run
+    from dlemu.results.kinds import kind_needed
 
+    selections = {name: [f"workload={name}"] for name in workload_names(config_dir)}
     if words:
-        workload = load([word if "=" in word else f"workload={word}" for word in words], config_dir=config_dir)
-        needed = demand(workload.model.name, workload)
-        if as_json:
-            click.echo(json.dumps([asdict(needed)], indent=2))
-            return
-        records = [needed, workload.recorded] if workload.recorded.version else [needed]
-        fields = [field for record in records for field in explained(record)]
-        key_rows = [(key.replace("_", " "), plain(value, key)) for key, value, _ in fields]
-        notes = [f"- {note}" for note in workload.notes]
-        print_table(Table(columns=columns("one accelerator", "", right=(1,)), rows=key_rows, notes=notes), Console())
-        return
+        selections = {"": [word if "=" in word else f"workload={word}" for word in words]}
     demands: list[Demand] = []
-    sizes: dict[str, CheckpointSizes] = {}  # by workload
-    other_commands: dict[str, str] = {}  # workload -> its command, for other kinds of jobs
-    for name in workload_names(config_dir):
-        workload = load([f"workload={name}"], config_dir=config_dir)
-        if workload.workflow.train:
-            for choice in workload.accelerators:
-                overrides = [f"workload={name}", f"accelerator={choice}"]
-                demands.append(demand(name, load(overrides, config_dir=config_dir)))
-            if not workload.accelerators:
-                demands.append(demand(name, workload))
-        elif workload.workflow.checkpoint:
-            sizes[name] = checkpoint_sizes(workload)
+    sizes: list[tuple[str, CheckpointSizes]] = []  # by workload
+    other_kinds: list[dict[str, str]] = []  # workloads for other kinds of jobs, and their commands
+    other_commands: list[str] = []
+    for listed_name, overrides in selections.items():
+        workload = load(overrides, config_dir=config_dir)
+        name = listed_name or workload.model.name
+        command_name = kind_needed(workload).command
+        if command_name == "checkpoint":
+            sizes.append((name, checkpoint_sizes(workload)))
+        elif command_name != "train":
+            other_kinds.append({"workload": name, "command": command_name})
+            other_commands.append(f"dlemu {command_name} {shlex.join(overrides)}")
+        elif words or not workload.accelerators:
+            demands.append(demand(name, workload))
         else:
-            other_commands[name] = kind_to_run(workload).command
+            for choice in workload.accelerators:
+                demands.append(demand(name, load([*overrides, f"accelerator={choice}"], config_dir=config_dir)))
     if as_json:
-        listed = [asdict(needed) for needed in demands]
-        listed += [{"workload": name, **asdict(checkpoint)} for name, checkpoint in sizes.items()]
-        listed += [{"workload": name, "command": command_name} for name, command_name in other_commands.items()]
+        listed = [*map(asdict, demands), *({"workload": name, **asdict(size)} for name, size in sizes), *other_kinds]
         click.echo(json.dumps(listed, indent=2))
+        return
+    notes = [f"- {note}" for note in workload.notes] if words else []
+    if words and demands:
+        parts = [*demands, workload.recorded] if workload.recorded.version else [*demands]
+        key_rows = [(key.replace("_", " "), plain(value, key)) for part in parts for key, value, _ in explained(part)]
+        print_table(Table(columns=columns("one accelerator", "", right=(1,)), rows=key_rows, notes=notes), Console())
         return
     for title, heads, rows in (
         ("what one busy accelerator demands, and the datasets", _DEMAND_HEADS, list(map(_demand_row, demands))),
-        ("size of one checkpoint, and of its largest rank", _SIZE_HEADS, [_size_row(*item) for item in sizes.items()]),
+        ("size of one checkpoint, and of its largest rank", _SIZE_HEADS, [_size_row(*item) for item in sizes]),
     ):
-        head = columns(*heads, right=range(2, len(heads)), whole=range(len(heads)))
-        print_table(Table(title=title, columns=head, rows=rows, dense=True), Console())
-    for name, command_name in other_commands.items():
-        click.echo(f"dlemu {command_name} workload={name}")
+        if rows:
+            head = columns(*heads, right=range(2, len(heads)), whole=range(len(heads)))
+            print_table(Table(title=title, columns=head, rows=rows, notes=notes, dense=True), Console())
+    for other_command in other_commands:
+        click.echo(other_command)
 
 
 def _demand_row(needed: Demand) -> tuple[str, ...]:

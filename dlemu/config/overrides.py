@@ -142,35 +142,33 @@ def points(words: Sequence[str]) -> list[Point]:
     from hydra.errors import HydraException
 
     fixed_words, axes = [], []
-    for word in words:
+    for given in words:
+        word = re.sub(rf"^\+*{DRIVES}=", f"{DATA_FOLDER}=", given)
         parsed = None
         with contextlib.suppress(HydraException):  # loading the point will report it
             parsed = parse_word(word)
         if parsed is None or not parsed.is_sweep_override():
-            fixed_words.append(_with_data_folder(word))
+            fixed_words.append(word)
             continue
-        key = _with_data_folder(parsed.get_key_element())
+        key = parsed.get_key_element()
         if redact_argv([word]) != [word]:
             raise UserError(f"{key} has several values, which may be credentials: wanted one value, since none is kept")
-        # `sweep_string_iterator` escapes the colon of s3://
-        axes.append([(key, str(value).replace("s3\\:", "s3:")) for value in parsed.sweep_string_iterator()])
+        try:  # `sweep_string_iterator` escapes the colon of s3://
+            axes.append([(key, str(value).replace("s3\\:", "s3:")) for value in parsed.sweep_string_iterator()])
+        except (HydraException, ValueError, ArithmeticError):  # glob(*), interval(1,4), range(1,4,0)
+            raise UserError(f"{given}: a sweep can't list its values; wanted values, as in ranks=1,2,4") from None
     runs = []
-    has_buckets = any(value.startswith("s3://") for axis in axes for _, value in axis)
+    buckets = {value for axis in axes for _, value in axis if value.strip("'\"").startswith("s3://")}
     for pairs in product(*axes):
-        is_bucket = any(value.startswith("s3://") for _, value in pairs)
+        is_bucket = not buckets.isdisjoint(dict(pairs).values())
         shared_words = fixed_words
-        if has_buckets and not is_bucket:  # this drive is a folder, to which settings of the object store do not apply
+        if buckets and not is_bucket:  # this drive is a folder, to which settings of the object store do not apply
             shared_words = [word for word in fixed_words if not word.lstrip("+").startswith("storage.")]
         run_words = [*shared_words, *(f"{key}={value}" for key, value in pairs)]
         if is_bucket:
             run_words.append("storage.storage_type=s3")
         runs.append(Point(dict(pairs), tuple(run_words)))
     return runs
-
-
-def _with_data_folder(word: str) -> str:
-    key, equals, value = word.partition("=")
-    return f"{DATA_FOLDER}{equals}{value}" if key.lstrip("+") == DRIVES else word
 
 
 def check_points(runs: Sequence[Point]) -> None:

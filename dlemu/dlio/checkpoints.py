@@ -59,11 +59,10 @@ class DlioCheckpoints(DlioRun):
 
     def rank_stats(self, rank: int) -> dict[str, Any]:
         rows = self.rank_rows(rank)
-        stats: dict[str, Any] = {"start": self.stamp(self.exported.journal.started_ns)}
-        for row in rows:
-            stats[f"{PHASE_NAMES[row['phase']]}_ckpt{row['checkpoint']}"] = self.row_entry(row)
+        start = self.stamp(self.exported.journal.started_ns)
+        entries = {f"{PHASE_NAMES[row['phase']]}_ckpt{row['checkpoint']}": self.row_entry(row) for row in rows}
         ended_ns = max(rows["ended_ns"].tolist(), default=self.ended_ns)
-        return {EPOCH: stats | {"end": self.stamp(ended_ns)}}
+        return {EPOCH: {"start": start, **entries, "end": self.stamp(ended_ns)}}
 
     def rank_epochs(self, rank: int) -> dict[str, Any]:
         steps: dict[str, Any] = {name: {} for name in ("load", "proc", "throughput", "au", "compute")}

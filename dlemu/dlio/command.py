@@ -32,7 +32,7 @@ def load_command(argv: Sequence[str], config_dir: str | None) -> tuple[Workload,
     workload = load([*_workload_overrides(choice, config_dir), *overrides], config_dir=config_dir)
     default_folder = workload.output.folder or _with_time(f"hydra_log/{workload.model.name}/{_TIME}")
     run_folder = hydra.get(("run", "dir"))
-    hydra_folder = default_folder if run_folder is None else _with_time(str(run_folder))
+    hydra_folder = default_folder if run_folder is None else _with_time(os.path.expanduser(str(run_folder)))
     folder = workload.output.folder or hydra_folder
     subfolder = hydra.get(("output_subdir",), ".hydra")  # hydra's default
     folders = DlioFolders(

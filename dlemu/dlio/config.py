@@ -21,7 +21,7 @@ LOG = "dlio.log"
 _SECTIONS = ("workflow", "dataset", "reader", "train", "evaluation", "checkpoint", "metric", "storage")
 # Fields of `model.transformer` that DLIO has.
 _TRANSFORMER_KEYS = ("vocab_size", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_kv_heads")
-# DLIO's settings of `checkpoint`: of a training run; of a checkpoint run; and more of a checkpoint run, if changed.
+# DLIO's settings of `checkpoint`: of a training run; of a checkpoint run; and more of both, if changed.
 _TRAINING_CHECKPOINT_KEYS = (
     "checkpoint_folder", "checkpoint_after_epoch", "epochs_between_checkpoints", "steps_between_checkpoints",
     "type", "fsync",
@@ -29,15 +29,17 @@ _TRAINING_CHECKPOINT_KEYS = (
 _CHECKPOINT_RUN_KEYS = (
     "checkpoint_folder", "time_between_checkpoints", "num_checkpoints_write", "num_checkpoints_read", "fsync",
 )  # fmt: skip
-_CHECKPOINT_RUN_KEYS_IF_CHANGED = ("mode", "rank_sync", "recovery_rank_shift", "randomize_tensor")
+_CHECKPOINT_KEYS_IF_CHANGED = ("mode", "rank_sync", "recovery_rank_shift", "randomize_tensor")
+_DLIO_CHECKPOINT_KEYS = {*_TRAINING_CHECKPOINT_KEYS, *_CHECKPOINT_RUN_KEYS, *_CHECKPOINT_KEYS_IF_CHANGED}
 _DLEMU_KEYS: dict[str, tuple[str, ...]] = {  # section -> settings that only dlemu has
     "dataset": ("compressibility", "seed", "record_length_bytes_quantiles", "source"),
     "reader": (
-        "engine", "decode", "evict_page_cache", "page_cache_percent", "verify", "nice",
-        "preprocess", "tensors", "tensor_bytes",
+        "engine", "decode", "evict_page_cache", "page_cache_percent", "verify", "nice", "preprocess", "tensors",
+        "tensor_bytes", "worker_streams", "range_bytes", "io_depth",
     ),
     "train": ("synchronous", "step_cpu_time"),
     "metric": ("ceiling_seconds", "scaling_seconds", "cached", "verdict"),
+    "checkpoint": tuple(key for key in vars(Checkpoint()) if key not in _DLIO_CHECKPOINT_KEYS),
 }  # fmt: skip
 _DLIO_VALUES: dict[tuple[str, str], tuple[str, ...]] = {  # setting -> DLIO's values, from its enumerations
     ("reader", "data_loader"): ("pytorch", "tensorflow", "dali"),
@@ -68,17 +70,17 @@ def dlio_workload(workload: Workload) -> dict[str, Any]:
     """Return the `workload` mapping of DLIO's config.yaml, without dataset and reader for a checkpoint run."""
     workload = published(workload)
     tree: dict[str, Any] = {"model": _model(workload.model), "framework": workload.framework}
+    settings = _to_plain(workload.checkpoint)
+    changed = [key for key in _CHECKPOINT_KEYS_IF_CHANGED if settings[key] != getattr(Checkpoint, key)]
     if only_checkpoints(workload):
         tree["workflow"] = {"generate_data": workload.workflow.generate_data, "train": False, "checkpoint": True}
-        settings, defaults = _to_plain(workload.checkpoint), _to_plain(Checkpoint())
-        changed = [key for key in _CHECKPOINT_RUN_KEYS_IF_CHANGED if settings[key] != defaults[key]]
         tree["checkpoint"] = {key: settings[key] for key in (*_CHECKPOINT_RUN_KEYS, *changed)}
         return tree
     for name in _SECTIONS:
         dlemu_keys = _DLEMU_KEYS.get(name, ())
         section = _to_plain(getattr(workload, name))
         tree[name] = {key: value for key, value in section.items() if key not in dlemu_keys}
-    tree["checkpoint"] = {key: tree["checkpoint"][key] for key in _TRAINING_CHECKPOINT_KEYS}
+    tree["checkpoint"] = {key: settings[key] for key in (*_TRAINING_CHECKPOINT_KEYS, *changed)}
     return tree
 
 
@@ -190,12 +192,8 @@ def _settings_not_in_dlio(workload: Workload) -> Iterator[str]:
             yield f"model.transformer.{key}={size}"
     if model.parallelism.expert > 1:
         yield f"model.parallelism.expert={model.parallelism.expert}"
-    keys = _DLEMU_KEYS
-    if only_checkpoints(workload):
-        dlio_keys = {*_TRAINING_CHECKPOINT_KEYS, *_CHECKPOINT_RUN_KEYS, *_CHECKPOINT_RUN_KEYS_IF_CHANGED}
-        keys = {"checkpoint": tuple(key for key in vars(workload.checkpoint) if key not in dlio_keys)}
-    for name in keys:
+    for name in ("checkpoint",) if only_checkpoints(workload) else _DLEMU_KEYS:
         section, defaults = getattr(workload, name), getattr(Workload(), name)
-        for key in keys[name]:
+        for key in _DLEMU_KEYS[name]:
             if getattr(section, key) != getattr(defaults, key):
                 yield override((name, key), getattr(section, key))

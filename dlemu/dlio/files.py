@@ -38,6 +38,7 @@ def begin_dlio_files(folders: DlioFolders, workload: Workload, ranks: int) -> st
     owned.remove_files(folder, results)  # the other claimed files belong to other commands of dlemu
     if workflow.train or workflow.checkpoint:
         os.makedirs(folder, exist_ok=True)
+        owned.remove_parts(folder)
         rank_files = [f"{rank}_{name}.json" for rank in range(ranks) for name in ("output", "per_epoch_stats")]
         owned.claim(folder, "summary.json", *rank_files)
     write_config(folders, workload)

@@ -146,8 +146,8 @@ def write_results(folders: DlioFolders, run: DlioRun) -> str:
     """Write summary.json, two files per rank, the configuration and dlio.log; return that log. Raises SpaceError."""
     folder = folders.folder
     for rank in range(run.exported.ranks):
-        write_text(folder, f"{rank}_output.json", json.dumps(run.output(rank)))
-        write_text(folder, f"{rank}_per_epoch_stats.json", json.dumps(run.rank_stats(rank), indent=4))
+        write_text(folder, f"{rank}_output.json", json.dumps(run.output(rank)), clean=False)
+        write_text(folder, f"{rank}_per_epoch_stats.json", json.dumps(run.rank_stats(rank), indent=4), clean=False)
     write_config(folders, run.exported.workload)
     log = run.log()
     write_text(folder, LOG, log)

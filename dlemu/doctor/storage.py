@@ -11,7 +11,7 @@ from datagen.storage.storage_base import open_storage
 from dlemu.doctor.check_base import Check, Checks, Facts, outcome
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.machine.environment import describe_storage
-from dlemu.metrics.cache import IN_MEMORY, WANTED_RATIO
+from dlemu.metrics.cache import IN_MEMORY, WANTED_RATIO, eviction
 from dlemu.report.units import size
 from dlemu.telemetry._devices import device_stack, mounts
 
@@ -32,9 +32,9 @@ def check_file_system(facts: Facts) -> Check:
 def check_read_ahead(facts: Facts) -> Check | None:
     """The device's read-ahead is large enough: it is the size of requests for reads through the page cache."""
     devices = [] if facts.folder is None else device_stack(facts.folder, mounts())[0]
-    device = next((device for device in devices if device.counted), None)
-    if device is None:  # an object store, or a file system in memory or on a network
+    if not devices:  # an object store, or a file system in memory or on a network
         return None
+    device = devices[0]  # the file system's own; of an NVMe multipath device, only the paths may be counted
     sample_bytes = facts.demand.sample_bytes
     read_ahead_kib = (device.read_ahead_bytes or 0) >> 10
     observed = f"{device.name} reads {read_ahead_kib:,} KiB ahead"
@@ -101,7 +101,7 @@ def check_page_cache(facts: Facts) -> Check | None:
         return Check(observed=f"{observed}, evicted before each epoch")
     if ratio < WANTED_RATIO:
         observed += f": after the first epoch the page cache can serve {'all' if ratio < 1 else 'part of the'} reads"
-    advice = "reader.odirect=true, reader.evict_page_cache=epochs, or a dataset that large (MLPerf Storage's rule)"
+    advice = f"reader.odirect=true, {eviction(dataset.spec.format)}, or a dataset that large (MLPerf Storage's rule)"
     return outcome(ratio < WANTED_RATIO, observed, f"{WANTED_RATIO:g} times the memory", advice)
 
 

@@ -82,7 +82,7 @@ def describe_folder(folder: str) -> StorageFacts:
     path = os.path.realpath(folder)
     mounts = [mount for mount in psutil.disk_partitions(all=True) if PurePath(path).is_relative_to(mount.mountpoint)]
     usage = psutil.disk_usage(path)
-    mount = max(mounts, key=lambda mount: len(mount.mountpoint), default=None)
+    mount = max(reversed(mounts), key=lambda mount: len(mount.mountpoint), default=None)  # of equals, the latest
     return StorageFacts(
         folder=printable(path),
         file_system=mount.fstype if mount else "",
@@ -104,7 +104,7 @@ def proc_facts(name: str) -> dict[str, str]:
 
     /proc/cpuinfo repeats its keys for each processor: the values of the last one are returned, without its number.
     """
-    path = os.path.join("/proc", name)
+    path = f"/proc/{name}"
     if not os.path.exists(path):
         return {}
     with open(path) as lines:

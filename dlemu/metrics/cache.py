@@ -6,8 +6,6 @@ Two sources count the bytes from storage: the kernel, for each read, and the dev
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -17,6 +15,7 @@ from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.rates import Floats, Mean, known, pooled, training_ns
 from dlemu.metrics.rows import Ints, Rows, StepTable, as_table, has_nonzero, sum_of
 from dlemu.plan.samples import Plan, hash_samples
+from dlemu.plan.streams import StreamPlan
 
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")  # file systems in memory, without storage behind them
 ACCOUNTED = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "vfat", "exfat", "overlay", "erofs", "squashfs")
@@ -27,6 +26,11 @@ means that the kernel does not count."""
 NOT_READ_PERCENT, PARTLY_READ_PERCENT = 50.0, 95.0
 """If a smaller share of the bytes came from storage, data counts as not read, or only partly read, from storage."""
 WANTED_RATIO = 5.0  # minimum of dataset size / memory of the hosts that MLPerf Storage allows (rules v2.0, 2.1)
+
+
+def eviction(dataset_format: str) -> str:
+    """Return the setting that evicts a dataset as often as its format allows: mapped files only at the start."""
+    return "reader.evict_page_cache=" + ("start" if dataset_format == "mmap_indexed_binary" else "epochs")
 
 
 class CacheProof(NamedTuple):
@@ -40,9 +44,9 @@ class CacheProof(NamedTuple):
 
 
 def prove(
-    rows: Rows, *, file_system: str, odirect: bool, evicted: bool, dataset_bytes: int, memory_bytes: int
+    rows: Rows, *, file_system: str, bypassed: bool, would_help: str, dataset_bytes: int, memory_bytes: int
 ) -> CacheProof:
-    """Return the proof from training rows; `evicted`: the dataset was evicted from the page cache before reading."""
+    """Return the proof from training rows; `bypassed`: by O_DIRECT, or by eviction before each epoch."""
     is_counted = has_nonzero(rows, "storage_bytes") or file_system in COUNTED
 
     def from_storage_percent(table: StepTable) -> float:
@@ -52,11 +56,9 @@ def prove(
     from_storage = pooled(rows, from_storage_percent)
     percents = [percent for percent in from_storage.per_epoch if percent is not None]
     lowest = min(percents, default=100.0)
-    may_be_cached = bool(memory_bytes) and dataset_bytes < WANTED_RATIO * memory_bytes and not (odirect or evicted)
+    may_be_cached = bool(memory_bytes) and dataset_bytes < WANTED_RATIO * memory_bytes and not bypassed
     finding = None
-    numbers: dict[str, Number] = {}
-    if not odirect:
-        numbers["would_help"] = "reader.odirect=true" + ("" if evicted else " or reader.evict_page_cache=epochs")
+    numbers: dict[str, Number] = {"would_help": would_help} if would_help else {}
     if memory_bytes:
         numbers["dataset_to_memory_ratio"] = dataset_bytes / memory_bytes
     if len(rows) and not has_nonzero(rows, "app_bytes"):
@@ -165,9 +167,11 @@ _CHUNK = 1 << 20  # samples hashed at a time, to limit memory: 8 MiB of numbers
 _MODULUS = 1 << 64  # sums of 64-bit hashes wrap around
 
 
-def each_sample_once(plan: Plan, epoch: int, steps: int, rows: Rows) -> bool | None:
-    """Return whether an epoch read each planned sample once, by the sum of sample hashes; None if it was cut short."""
-    if len(rows) < steps * plan.ranks:
+def each_sample_once(plan: Plan, epoch: int, steps: int, rows: Rows, *, stopped: bool = False) -> bool | None:
+    """Return whether an epoch read each planned sample once, by the sum of sample hashes; None if that is unknown."""
+    # A stream's window mixes samples of the whole epoch: if it was stopped, its first batches are not the planned ones.
+    is_mixed = stopped and steps < plan.steps_per_epoch and plan.sample_shuffle and isinstance(plan, StreamPlan)
+    if is_mixed or len(rows) < steps * plan.ranks:
         return None
     if sum_of(rows, "samples") != steps * plan.batch_size * plan.ranks:
         return False
@@ -176,17 +180,19 @@ def each_sample_once(plan: Plan, epoch: int, steps: int, rows: Rows) -> bool | N
 
 def _planned_hash(plan: Plan, epoch: int, steps: int) -> int:
     """Return the sum of the hashes of the samples planned for the first `steps` steps of an epoch, on all ranks."""
-
-    def hash_sum(begin: int, end: int, samples_at: Callable[[Ints], Ints]) -> int:
-        chunks = (np.arange(start, min(start + _CHUNK, end)) for start in range(begin, end, _CHUNK))
-        return sum(hash_samples(samples_at(positions)) for positions in chunks)
-
-    in_epoch = partial(plan.samples_at, epoch)
-    rank_samples, used = plan.steps_per_epoch * plan.batch_size, steps * plan.batch_size
-    if type(plan) is Plan and used == rank_samples:
-        # A complete epoch drops only the last samples of its order, too few for a step. So hash all samples in
-        # ascending order, and look up only the dropped ones in the shuffled order.
-        dropped = hash_sum(plan.ranks * rank_samples, plan.num_samples, in_epoch)
-        return hash_sum(0, plan.num_samples, lambda samples: samples) - dropped
-    starts = (rank * rank_samples for rank in range(plan.ranks))
-    return sum(hash_sum(start, start + used, in_epoch) for start in starts)
+    used = plan.ranks * steps * plan.batch_size
+    is_complete = type(plan) is Plan and steps == plan.steps_per_epoch
+    end = plan.num_samples if is_complete else used
+    total = 0
+    for start in range(0, end, _CHUNK):
+        numbers = np.arange(start, min(start + _CHUNK, end))
+        if is_complete:
+            # A complete epoch drops only the last samples of its order, too few for a step. So hash all samples in
+            # ascending order, and look up only the dropped ones in the shuffled order.
+            dropped = plan.samples_at(epoch, numbers[max(0, used - start) :])
+            total += hash_samples(numbers) - hash_samples(dropped)
+        else:
+            batches, place = np.divmod(numbers, plan.batch_size)
+            rank, batch = np.divmod(batches, steps)
+            total += hash_samples(plan.samples_at(epoch, plan.first_positions(rank, batch + 1) + place))
+    return total

@@ -85,7 +85,8 @@ class Context:
     """Percentage of the bytes that came from storage, not from the page cache."""
     other_program: Finding | None = None
     """OTHER_PROGRAM_ON_DRIVE, if other programs read from the dataset's devices."""
-    is_object_store: bool = False
+    io_depth: int = 0
+    """Requests that a reader has in flight at an object store; 0 for other storage."""
     deeper_queue: Finding | None = None
     """PREFETCH_TOO_SHALLOW, if a deeper queue gains enough in the event model."""
 
@@ -255,7 +256,7 @@ def _judge_reads(confidence: Confidence, work: Work, context: Context) -> Limit:
     confidence = _lowest(confidence, certainty)
     if are_too_few:
         return _too_few_readers_limit(confidence, context)
-    if context.is_object_store and context.network_percent >= BUSY_PERCENT:
+    if context.io_depth and context.network_percent >= BUSY_PERCENT:
         return _limit("storage", confidence, Finding.of(Code.NETWORK_FULL, percent=context.network_percent))
     return _limit("storage", confidence)
 
@@ -284,7 +285,7 @@ def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence]:
     if scaling.mb_per_second > 0 and scaling.more_readers:
         same_rate = max(scaling.same_mb_per_second, work.app_mb_per_second)
         return scaling.more_mb_per_second >= MIN_SPEEDUP * same_rate, "high"
-    requests = work.readers * max(1.0, work.call_bytes / MAX_REQUEST_BYTES)  # concurrent ones
+    requests = work.readers * (context.io_depth or max(1.0, work.call_bytes / MAX_REQUEST_BYTES))  # concurrent ones
     if not math.isnan(depth):
         if depth >= FEW_REQUESTS:
             return False, "high"
@@ -305,7 +306,7 @@ def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence]:
 def _too_few_readers_limit(confidence: Confidence, context: Context) -> Limit:
     """Return the loader as the limit, for too few readers; for an object store, too few requests."""
     numbers: dict[str, Number] = {"read_threads": context.read_threads}
-    if context.is_object_store:
+    if context.io_depth:
         numbers["pattern"] = "requests"
     return _limit("loader", confidence, Finding(Code.TOO_FEW_READERS, numbers=numbers))
 

@@ -92,10 +92,9 @@ def wait_parts(rows: Rows) -> Ints:
     before_start = np.clip(started, 0, before_finish)
     before_request = np.clip(np.minimum(asked, started), 0, before_start)
     working = before_finish - before_start
-    fetch = np.maximum(finished - started, 1)
-    reading = np.rint(working * np.clip(rows["read_ns"] / fetch, 0, 1)).astype(np.int64)
-    hand_over = after_finish + before_request
-    return np.stack([reading, working - reading, before_start - before_request, hand_over], axis=-1)
+    read_shares = np.clip(rows["read_ns"] / np.maximum(finished - started, 1), 0, 1)
+    reading = np.rint(working * read_shares).astype(np.int64)
+    return np.stack([reading, working - reading, before_start - before_request, after_finish + before_request], axis=-1)
 
 
 def loss_percent(rows: Rows, kept: Rows) -> Loss:
@@ -256,8 +255,7 @@ def work_of(rows: Rows, *, preprocesses: bool) -> Work:
     worked_ns = sum(float(part.sum()) for part in spent)
     overslept = rows["slept_ns"] - rows["free_ns"] - rows["wait_ns"] - rows["compute_ns"]
     overslept_ns = float(np.maximum(overslept, 0).sum()) / ranks
-    calls = sum_of(rows, "read_calls")
-    app_bytes = sum_of(rows, "app_bytes")
+    calls, app_bytes = sum_of(rows, "read_calls"), sum_of(rows, "app_bytes")
     return Work(
         starved_share=float(spent.starved.sum()) / max(worked_ns, 1.0),
         cpu_known=has_nonzero(rows, "cpu_ns"),
@@ -295,8 +293,7 @@ def waits_of(rows: StepTable) -> tuple[Ints, Ints]:
 
 def mean_ready_behind(rows: Rows) -> float:
     """Return the mean number of later batches that were complete when a wait for a batch ended, weighted by waits."""
-    weighted_batches = 0.0
-    waited_ns = sum_of(rows, "wait_ns")
+    weighted_batches, waited_ns = 0.0, sum_of(rows, "wait_ns")
     for rank_rows in as_table(rows).by_rank_and_epoch:
         ready, finished, wait = rank_rows["ready_ns"], rank_rows["finished_ns"], rank_rows["wait_ns"]
         waits = np.flatnonzero(wait > 0)

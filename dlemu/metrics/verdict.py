@@ -89,8 +89,8 @@ class Evidence:
     differ between ranks; None if nothing computed."""
     uncertainty_percent: float | None
     """U (k = 2) of the sustained AU; None if too little was measured to estimate it."""
-    epochs: int
-    """Number of epochs measured."""
+    length: tuple[str, int]
+    """The setting with which a run takes longer, and its present amount."""
     ceiling_au: float | None
     """AU of the emulator alone, on null storage."""
     from_storage_percent: float | None
@@ -153,10 +153,11 @@ def judge(evidence: Evidence, limited_by: str = "") -> Verdict:
             return Verdict(VerdictCode.HOST_LIMITED, numbers | {"limited_by": limited_by})
     distance = abs(au - threshold)
     if margin is not None and margin > distance:
-        # U falls with the root of the time: advise at most 100 times the epochs, and 10 % more, as U is an estimate.
+        # U falls with the root of the time: advise at most 100 times the length, and 10 % more, as U is an estimate.
         factor = (margin / max(distance, margin / 10)) ** 2
-        epochs = max(evidence.epochs + 1, math.ceil(evidence.epochs * factor * 1.1))
-        return Verdict(VerdictCode.UNDECIDED, numbers | {"epochs": epochs})
+        setting, amount = evidence.length
+        longer = max(amount + 1, math.ceil(amount * factor * 1.1))
+        return Verdict(VerdictCode.UNDECIDED, numbers | {"longer": f"{setting}={longer}"})
     headline, sustained = evidence.au, evidence.au_sustained
     if headline is not None and sustained is not None and sustained < threshold <= headline:
         numbers |= {"headline_au_percent": headline, "sustained_au_percent": sustained}

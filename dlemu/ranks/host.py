@@ -199,7 +199,7 @@ def _join_host(launcher: LauncherProcess) -> Host | int:
     for _, stream in placeholders:
         stream.close()
     print(
-        f"dlemu: the processes of {name_ranks(members)} on {socket.gethostname()} differ (limits, control groups or "
+        f"note: the processes of {name_ranks(members)} on {socket.gethostname()} differ (limits, control groups or "
         "folders), so each imports the framework and runs its rank alone",
         file=sys.stderr,
     )

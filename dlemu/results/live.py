@@ -34,10 +34,10 @@ T = TypeVar("T")
 
 def write_live_facts(folder: str, facts: object, *, advice: str) -> None:
     """Write the facts of a run before its ranks start; raises SpaceError, whose message ends with `advice`."""
-    live, command = os.path.join(folder, LIVE), report_command(folder)
+    live = os.path.join(folder, LIVE)
     write_text(live, FACTS, msgspec.json.encode(facts).decode(), advice=advice)
-    text = f"A run in progress, or one that was killed; then this shows what it had measured:\n{command}\n"
-    write_text(live, README, text, advice=advice)
+    text = "A run in progress, or one that was killed; then this shows what it had measured:\n"
+    write_text(live, README, f"{text}{report_command(folder)}\n", advice=advice)
 
 
 def report_command(folder: str) -> str:
@@ -67,8 +67,8 @@ def read_live(folder: str, read: Callable[[str], T]) -> T:
     except OSError as error:
         raise UserError(f"{live} can't be read: {error.strerror}; copy the folder again") from error
     try:
-        if not all(stat.S_ISREG(status.st_mode) for status in statuses):
-            raise UserError(f"{live} holds something that is not a file, and not dlemu's: remove it")
+        if {stat.S_IFMT(status.st_mode) for status in statuses} - {stat.S_IFREG, stat.S_IFDIR}:
+            raise UserError(f"{live} holds something that is neither a file nor a folder, and not dlemu's: remove it")
         needed_bytes = 2 * sum(status.st_size for status in statuses)  # the logs, and a copy of them in one table
         if needed_bytes > host_memory().available_bytes:
             raise UserError(

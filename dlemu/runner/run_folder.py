@@ -20,8 +20,8 @@ from datagen.storage._request_counts import read_counts, remove_counts
 from datagen.storage.storage_base import StorageSpec
 from dlemu.config.schema import Workload
 from dlemu.config.validate import check_model_name
-from dlemu.results import FACTS, LIVE, README, SUMMARY
-from dlemu.results.kinds import kind_of
+from dlemu.results import FACTS, LIVE, README
+from dlemu.results.kinds import kind_of, kinds
 from dlemu.results.live import JOURNAL, LOCK, RunJournal, is_in_progress, read_journal, report_command
 from dlemu.telemetry._readings import log_path
 
@@ -112,8 +112,8 @@ def check_run_folder(folder: str) -> None:
     live = os.path.join(folder, LIVE)
     problem = ""
     try:
-        if any(os.path.exists(os.path.join(folder, name)) for name in (SUMMARY, FACTS)):
-            problem = "holds the results of another run"
+        if os.path.exists(os.path.join(folder, FACTS)) or any(kind.holds(folder) for kind in kinds()):
+            problem = "holds another result"
         elif is_in_progress(folder):
             problem = "belongs to another run, which is still active"
         elif read_journal(live, RunJournal) is not None:
@@ -141,7 +141,7 @@ def make_folder(
     live = os.path.join(folder, LIVE)
     telemetry_logs = [log_path("", node) for node in range(ranks)]  # there are no more hosts than ranks
     try:
-        owned.remove_claimed(live)  # left by a run that was killed before it measured anything
+        drop_live(folder)  # left by a run that was killed before it measured anything
         owned.claim(folder, LIVE + "/")
         os.mkdir(live)
         owned.claim(live, LOCK, FACTS, STOP, JOURNAL, README, *telemetry_logs, *live_names)
@@ -174,10 +174,7 @@ def drop_live(folder: str) -> None:
 
 def requests_so_far(live_folder: str) -> tuple[int, ...]:
     """Return how many requests to an object store a run has made, as `RequestCounts.values`; () if it made none."""
-    folder = request_folder(live_folder)
-    if not os.path.isdir(folder):  # the storage is no object store
-        return ()
-    counts = read_counts(folder)
+    counts = read_counts(request_folder(live_folder))
     return tuple(counts.values.tolist()) if counts.requests else ()
 
 

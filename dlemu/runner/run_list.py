@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from datagen import owned
 from datagen.errors import DlemuError, UserError
 from dlemu.results.answer_files import Answer, read_answer, save_answer
-from dlemu.runner.run_folder import check_place
+from dlemu.runner.run_folder import check_new, check_place
 
 DIGEST = "settings_digest"  # field of a question: a digest of all settings, including those from files
 
@@ -124,6 +124,7 @@ class RunList(ABC, Generic[What, Run, A]):
         with self._locked(UserError):
             saved = read_answer(self.folder, self.file, self.answer_type)
         if saved is None:
+            check_new(self.folder, self.setting)
             return
         runs: Sequence[Run] = getattr(saved, self.runs_in)
         self.runs = [run for run in runs if getattr(run, "failure", None) is None]

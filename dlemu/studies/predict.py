@@ -10,7 +10,7 @@ from datagen.errors import UserError
 from dlemu.config import load, load_received
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.calibration import with_rates
-from dlemu.jobs.training.prediction.needs import needs
+from dlemu.jobs.training.prediction.needs import jobs_without_storage, needs
 from dlemu.results import CONFIG
 from dlemu.results.kinds import Kind, kind_needed, kind_of, read_figures
 from dlemu.runner.prediction_request import PredictionRequest
@@ -18,14 +18,15 @@ from dlemu.runner.prediction_request import PredictionRequest
 
 def predict(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[Any, str, Workload]:
     """Return the prediction, its folder and the workload; without a storage, what the jobs need. Raises UserError."""
-    if needed := needs(source, request):
-        return needed
     request = with_rates(request)
-    kind = _kind_of(source, request)
-    predict_job = kind.load_job().predict
-    if not predict_job:
-        raise UserError(f"`dlemu predict` can't predict {kind.noun}: measure it with `dlemu {kind.command}`")
-    return predict_job(source, request)
+    jobs = jobs_without_storage(source, request)
+    predictors = []
+    for kind in [kind_needed(job) for job in jobs] or [_kind_of(source, request)]:
+        predict_job = kind.load_job().predict
+        if not predict_job:
+            raise UserError(f"`dlemu predict` can't predict {kind.noun}: measure it with `dlemu {kind.command}`")
+        predictors.append(predict_job)
+    return needs(jobs, source, request) if jobs else predictors[0](source, request)
 
 
 def known_workload(request: PredictionRequest) -> Workload | None:

@@ -15,7 +15,7 @@ from pathlib import PurePath
 from datagen.withheld import printable
 from dlemu.telemetry.probe_base import DeviceFacts, read_text
 
-_SECTOR_BYTES = 512  # unit of sizes in sysfs, for any sector size of the device
+SECTOR_BYTES = 512  # unit of sizes in sysfs, for any sector size of the device
 _NO_COUNTERS = "there are no device counters, only the bytes that the application read"
 _WHY_NO_DEVICE = {  # file system -> why it has no block device to count
     **dict.fromkeys(("tmpfs", "ramfs"), f"memory; {_NO_COUNTERS}"),
@@ -109,7 +109,7 @@ def _stack(name: str, sys: str) -> Iterator[DeviceFacts]:
         kind=kind,
         below=tuple(below),
         counted=False,
-        size_bytes=_read_number(f"{folder}/size", _SECTOR_BYTES),
+        size_bytes=_read_number(f"{folder}/size", SECTOR_BYTES),
         model=read_text(f"{disk}/device/model") or None,
         read_ahead_bytes=_read_number(f"{disk}/queue/read_ahead_kb", 1024),
         requests_counted=read_text(f"{disk}/queue/iostats") != "0",

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dlemu.telemetry._devices import device_stack, mounts
+from dlemu.telemetry._devices import SECTOR_BYTES, device_stack, mounts
 from dlemu.telemetry.probe_base import AbsentError, Counters, DeviceFacts, ProbeBase, Rates, Reading, Scope, readings
 
-_SECTOR_BYTES = 512  # unit of the sector counts in sysfs, for any block size of the device
 _BY_KIND = "reads", "merged_reads", "read_sectors", "read_ms", "writes", "merged_writes", "write_sectors", "write_ms"
 _COLUMNS = *_BY_KIND, "in_flight", "busy_ms", "weighted_ms"
 """Columns of the stat file. `weighted_ms` is the documented `time_in_queue`: ms, times the requests in flight."""
@@ -53,12 +52,12 @@ class Probe(ProbeBase):
 
 def _metrics(rates: dict[str, float]) -> dict[str, float]:
     """Return a device's metrics from its counters' rates; mean latencies and sizes only if there were such requests."""
-    reads, writes, read_bytes = rates["reads"], rates["writes"], rates["read_sectors"] * _SECTOR_BYTES
+    reads, writes, read_bytes = rates["reads"], rates["writes"], rates["read_sectors"] * SECTOR_BYTES
     metrics = {
         "reads_per_second": reads,
         "read_mb_per_second": read_bytes / 1e6,
         "writes_per_second": writes,
-        "write_mb_per_second": rates["write_sectors"] * _SECTOR_BYTES / 1e6,
+        "write_mb_per_second": rates["write_sectors"] * SECTOR_BYTES / 1e6,
         "mean_queue_depth": rates["weighted_ms"] / 1000,  # with one request always in flight, it grows by 1000 ms/s
         "busy_percent": min(100.0, rates["busy_ms"] / 10),  # 10 ms/s are 1 %
     }

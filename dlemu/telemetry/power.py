@@ -18,10 +18,9 @@ class Probe(ProbeBase):
     """Reads every readable meter. Meters overlap (a node's power includes its packages'), so don't add them up."""
 
     def __init__(self, scope: Scope) -> None:
-        self._domains, self._sensors = dict(_rapl(scope.sys)), dict(_hwmon(scope.sys))
+        self._domains, self._sensors, self._rates = dict(_rapl(scope.sys)), dict(_hwmon(scope.sys)), Rates()
         if not self._domains and not self._sensors:
             raise AbsentError("")  # no note: many hosts have no readable meter
-        self._rates = Rates()
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         for name, counter in self._domains.items():

@@ -12,7 +12,7 @@ from datagen.errors import DlemuError
 
 NS_PER_SECOND = 1_000_000_000
 COST_SHARE = 0.005  # maximum mean CPU use of one probe, as a share of a core; costlier probes are read less often
-_READ_BYTES = 1 << 18  # more than /proc/stat of 1000 cores has: one pread returns the whole file, as of one moment
+_READ_BYTES = 1 << 18  # more than /proc/stat of 1000 cores has; a file with a record per item returns a page per pread
 
 
 class AbsentError(DlemuError):
@@ -101,19 +101,22 @@ def read_text(path: str) -> str:
 
 
 class Counters:
-    """A file of /proc or /sys that stays open; each reading costs one pread."""
+    """A file of /proc or /sys that stays open."""
 
     def __init__(self, path: str) -> None:
         """Open the file; raise AbsentError if it does not exist or can't be read."""
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            os.pread(self._descriptor, 1, 0)
+            self._descriptor = os.open(path, os.O_RDONLY)
+            self.text()
         except OSError as error:
             raise AbsentError(f"telemetry: {path} can't be read: {error.strerror}") from error
 
     def text(self) -> str:
         """Return the current content."""
-        return os.pread(self._descriptor, _READ_BYTES, 0).decode(errors="replace")
+        data = b""
+        while part := os.pread(self._descriptor, _READ_BYTES, len(data)):
+            data += part
+        return data.decode(errors="replace")
 
 
 class Rates:

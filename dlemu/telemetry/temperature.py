@@ -22,21 +22,20 @@ class Probe(ProbeBase):
 
     def __init__(self, scope: Scope) -> None:
         self._sensors: dict[str, Counters] = {}
-        self._limits: dict[str, float] = {}
+        self._limits: list[Reading] = []
         for folder in sorted(glob.glob(f"{scope.sys}/class/hwmon/hwmon*")):
             if read_text(f"{folder}/name") in _DRIVERS and os.access(f"{folder}/temp1_input", os.R_OK):
                 name = _drive_name(folder)
                 self._sensors[name] = Counters(f"{folder}/temp1_input")
                 if limit := read_text(f"{folder}/temp1_max"):
-                    self._limits[name] = int(limit) / 1e3
+                    self._limits.append(Reading(name, "limit_celsius", int(limit) / 1e3))
         if not self._sensors:
             raise AbsentError("")  # no note: without sensors, as in many virtual machines, nothing is wrong
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         for name, sensor in self._sensors.items():
             yield Reading(name, "celsius", int(sensor.text()) / 1e3)
-            if name in self._limits:
-                yield Reading(name, "limit_celsius", self._limits[name])
+        yield from self._limits
 
 
 def _drive_name(folder: str) -> str:

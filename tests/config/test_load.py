@@ -319,10 +319,11 @@ def test_several_texts_are_several_runs_and_a_drive_may_be_a_bucket() -> None:
     """Settings of the storage are then for it alone."""
     runs = points(["drives='/mnt/\u00e4 1',/mnt/b", "ranks=1"])
     assert [load(run.words).dataset.data_folder for run in runs] == ["/mnt/\u00e4 1", "/mnt/b"]
-    words = ["workload=unet3d", "drives=/mnt/a,s3://data/unet3d", "storage.storage_options.endpoint_url=http://h:9"]
-    local, bucket = points([*words, "storage.storage_type=s3"])
-    assert [one.settings["dataset.data_folder"] for one in (local, bucket)] == ["/mnt/a", "s3://data/unet3d"]
-    assert local.words == ("workload=unet3d", "dataset.data_folder=/mnt/a")
-    found = load(bucket.words)
-    assert (found.storage.storage_type, found.dataset.data_folder) == ("s3", "s3://data/unet3d")
-    assert found.storage.storage_options == {"endpoint_url": "http://h:9"}
+    for drive in ("s3://data/unet3d", "'s3://data/unet3d'"):
+        words = ["workload=unet3d", f"drives=/mnt/a,{drive}", "storage.storage_options.endpoint_url=http://h:9"]
+        local, bucket = points([*words, "storage.storage_type=s3"])
+        assert [one.settings["dataset.data_folder"] for one in (local, bucket)] == ["/mnt/a", drive]
+        assert local.words == ("workload=unet3d", "dataset.data_folder=/mnt/a")
+        found = load(bucket.words)
+        assert (found.storage.storage_type, found.dataset.data_folder) == ("s3", "s3://data/unet3d")
+        assert found.storage.storage_options == {"endpoint_url": "http://h:9"}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +18,7 @@ from datagen.fetch import Fetcher, FetchSpec
 from datagen.inspection import Dataset
 from datagen.layout import Runs, cut_runs, layouts
 from datagen.spec import DatasetSpec
+from datagen.storage import posix
 from tests.datagen.conftest import MakeSpec, fetch_of, fetched, make
 from tests.datasets import storage_named
 
@@ -42,13 +44,15 @@ def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_files_stay_open_between_batches_and_close_in_the_end(made: Made) -> None:
-    fetch = fetch_of(made(), engine="fast")
+@pytest.mark.parametrize("most", [1, 2, 5, 512])
+def test_files_stay_open_up_to_a_limit_and_close(made: Made, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    fetch = fetch_of(made(), engine="fast", verify=True)
+    monkeypatch.setattr("datagen.records.MAX_OPEN_FILES", most)
     before = open_files()
-    fetcher, out = Fetcher(fetch), memoryview(bytearray(fetch.slot_bytes(6)))
-    for _ in range(3):
-        fetcher.fetch(range(0, 30, 5), out)
-        assert open_files() == before + 6
+    fetcher, out = Fetcher(fetch), memoryview(bytearray(fetch.slot_bytes(30)))
+    for _ in range(2):
+        fetcher.fetch([5 * (i % 6) + i // 6 for i in range(30)], out)
+        assert open_files() == before + min(most, 6)
     fetcher.close()
     assert open_files() == before
     fetcher.fetch([0], out)
@@ -56,21 +60,22 @@ def test_files_stay_open_between_batches_and_close_in_the_end(made: Made) -> Non
     assert open_files() == before
 
 
-@pytest.mark.parametrize("most", [1, 2, 5])
-def test_more_files_than_may_be_open(made: Made, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    fetch = fetch_of(made(), engine="fast", verify=True)
-    monkeypatch.setattr("datagen.records.MAX_OPEN_FILES", most)
-    before = open_files()
-    fetcher, out = Fetcher(fetch), memoryview(bytearray(fetch.slot_bytes(30)))
-    for _ in range(2):
-        fetcher.fetch([5 * (i % 6) + i // 6 for i in range(30)], out)
-        assert open_files() == before + most
-    fetcher.close()
+def test_opening_files_takes_time_of_reads(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch, storage = fetch_of(made(), engine="fast"), posix.Storage()
+    opened = Mock(side_effect=storage.open)
+    for name in ("open", "open_mapped"):
+        monkeypatch.setattr(storage, name, opened)
+    monkeypatch.setattr("time.monotonic_ns", lambda: opened.call_count)
+    result, _ = fetched(fetch, [0, 7], storage)
+    assert result.read_ns == opened.call_count > result.decode_ns == 0
 
 
-def test_a_slot_too_small_is_told(made: Made) -> None:
-    with pytest.raises(SpaceError, match="larger than"):
-        Fetcher(fetch_of(made())).fetch([0, 7], memoryview(bytearray(5000)))
+def test_a_record_that_fills_hdf5s_sieve_is_read_again_in_the_next_epoch(small: MakeSpec) -> None:
+    changes = {"num_samples_per_file": 2, "record_length_bytes": 1 << 16, "record_length_bytes_stdev": 0}
+    fetch = fetch_of(make(small(format="hdf5", **changes)), verify=True)
+    fetcher, out = Fetcher(fetch), memoryview(bytearray(fetch.slot_bytes(1)))
+    *_, again = [fetcher.fetch([sample], out) for sample in (0, 2, 0)]
+    assert (again.read_calls, again.app_bytes) == (1, 1 << 16)
 
 
 @given(samples=st.lists(st.integers(0, 30)), per_file=st.integers(1, 12))
@@ -106,6 +111,8 @@ def test_a_batch_given_as_runs_is_read_as_one_given_by_numbers(made: Made) -> No
     for outside in (Runs([(28, 3)]), Runs([(-1, 2)]), [28, 30], [-1, 0]):
         with pytest.raises(IndexError):
             fetched(fetch, outside)
+    with pytest.raises(SpaceError, match="larger than"):
+        Fetcher(fetch).fetch([0, 7], memoryview(bytearray(5000)))
 
 
 def test_null_storage_reads_nothing_and_copies_the_crop(small: MakeSpec) -> None:

@@ -22,22 +22,16 @@ from datagen.storage.posix import _is_cached, cache_restored
 from datagen.storage.storage_base import FOLDERS, StorageSpec, open_storage, read_whole
 
 
-def test_a_file_appears_whole_with_the_folders_it_needs(tmp_path: Path) -> None:
-    write_text(str(tmp_path / "run"), "dlio/summary.json", "{}\n")
-    assert (tmp_path / "run/dlio/summary.json").read_text() == "{}\n"
-    assert os.listdir(tmp_path / "run/dlio") == ["summary.json"]
-
-
 @pytest.mark.parametrize(
     ("number", "said"), [(errno.ENOSPC, "the disk is full"), (errno.EDQUOT, "the quota is used up")]
 )
 def test_a_full_disk_leaves_the_old_file_and_no_half_of_the_new(number: int, said: str, tmp_path: Path) -> None:
-    write_text(str(tmp_path), "summary.json", "old")
+    write_text(str(tmp_path / "run"), "dlio/summary.json", "old")  # with the folders that it needs
     fail = Mock(side_effect=OSError(number, os.strerror(number)))
     with pytest.raises(SpaceError, match=rf"{said}: .*summary.json could not be written; .*, or move house"):
-        write_file(str(tmp_path), "summary.json", fail, advice="move house")
-    assert os.listdir(tmp_path) == ["summary.json"]
-    assert (tmp_path / "summary.json").read_text() == "old"
+        write_file(str(tmp_path / "run"), "dlio/summary.json", fail, advice="move house")
+    assert os.listdir(tmp_path / "run/dlio") == ["summary.json"]
+    assert (tmp_path / "run/dlio/summary.json").read_text() == "old"
 
 
 @pytest.mark.parametrize("target", ["/dev/null", "page.html"])

@@ -101,7 +101,7 @@ def test_missing_files_are_named(small: MakeSpec) -> None:
 
 
 @pytest.mark.parametrize("manifest", [True, False])
-def test_fewer_files_than_asked_for(small: MakeSpec, manifest: bool) -> None:
+def test_fewer_files_than_asked_for_and_a_wrong_size_are_named(small: MakeSpec, manifest: bool) -> None:
     spec = small()
     (make if manifest else as_if_by_dlio)(spec)
     more = replace(spec, num_files_train=7)
@@ -111,6 +111,10 @@ def test_fewer_files_than_asked_for(small: MakeSpec, manifest: bool) -> None:
     )
     with pytest.raises(UserError):
         make(more)
+    path = layouts(spec)[0].path(4)
+    size = os.path.getsize(path)
+    os.truncate(path, 100)
+    fails(spec, f"{path} has 100 bytes, wanted {size}")
 
 
 @pytest.mark.parametrize("train", ["train/", ""])
@@ -139,16 +143,6 @@ def test_pictures_for_validation_are_not_trained_on(small: MakeSpec) -> None:
     found = inspect(spec)
     assert found.valid is not None
     assert (found.train.names, found.valid.names) == (("cats/a.jpg",), ("b.jpg",))
-
-
-@pytest.mark.parametrize("manifest", [True, False])
-def test_a_wrong_size_is_named(small: MakeSpec, manifest: bool) -> None:
-    spec = small()
-    (make if manifest else as_if_by_dlio)(spec)
-    path = layouts(spec)[0].path(4)
-    size = os.path.getsize(path)
-    os.truncate(path, 100)
-    fails(spec, f"{path} has 100 bytes, wanted {size}")
 
 
 def test_what_a_workload_leaves_out_of_a_parquet_file_is_the_datasets(small: MakeSpec) -> None:

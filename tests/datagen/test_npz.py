@@ -114,9 +114,11 @@ def test_arrays_of_others_are_read(array: NDArray[np.generic]) -> None:
     ]
     for made, data in files:
         assert bytes(made.open(MemorySource(data), 1).sample(0).data) == array.tobytes(order="A")
+        opened = made.open(MemorySource(data), 4)
         for index in range(4 if array.shape[2:] == (4,) else 0):
-            found = made.open(MemorySource(data), 4).sample(index)
+            found = opened.sample(index)
             assert bytes(found.data) == array[..., index].tobytes(order="A")
+            assert len(found.payload) == (0 if index else array.nbytes), "the file is compared once"
 
 
 def test_one_sample_is_the_largest_array_of_somebody_elses_file() -> None:

@@ -32,6 +32,7 @@ from datagen.generate import prepare
 from datagen.inspection import Dataset, inspect
 from datagen.own_folder import inspect_own_folder
 from datagen.spec import DatasetSpec, EngineName
+from datagen.storage import posix
 from datagen.storage.storage_base import FOLDERS
 from dlemu.config import load
 from tests.datagen.conftest import fetched
@@ -177,7 +178,7 @@ CASES: list[tuple[Make, str, int, int]] = [
 
 @pytest.mark.parametrize(("make", "name", "files", "samples"), CASES, ids=[case[1] for case in CASES])
 def test_own_files_are_read_whole_and_left_alone(
-    make: Make, name: str, files: int, samples: int, tmp_path: Path
+    make: Make, name: str, files: int, samples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(tmp_path)
     before = state(tmp_path)
@@ -185,8 +186,10 @@ def test_own_files_are_read_whole_and_left_alone(
         folder.chmod(0o555)
     spec = inspect_own_folder(own(tmp_path), FOLDERS).spec
     assert (spec.format, spec.num_files_train, spec.num_samples_per_file) == (name, files, samples)
+    monkeypatch.setattr(posix, "_is_cached", looked := Mock(return_value=True))
     found = inspect(spec)
     assert found.spec == spec
+    assert looked.called == (samples > 1), "files of one sample are not opened: only their sizes are needed"
     result, out = read_all(found)
     if samples == 1:
         assert result.app_bytes == found.total_bytes == sum(os.path.getsize(found.train.path(n)) for n in range(files))
@@ -407,15 +410,16 @@ def test_a_file_that_is_cut_off_is_the_users_own(tmp_path: Path) -> None:
 def test_tokens_in_flat_files_are_cut_into_samples_of_the_length_asked_for(tmp_path: Path) -> None:
     """As nanoGPT's train.bin: no index beside it, and what is left at its end belongs to no sample."""
     put(tmp_path / "train.bin", 41_000)
-    put(tmp_path / "more.bin", 20_000)
     for name in ("vocab.json", "a.idx", "b.idx", "c.idx"):
         put(tmp_path / name, 50)
     spec = own(tmp_path, format="mmap_indexed_binary", record_length_bytes=4099)
-    seen = inspect_own_folder(spec, FOLDERS).spec
-    assert (seen.num_files_train, seen.num_samples_per_file, seen.record_length_bytes) == (1, 10, 4099)
+    for size, files, samples in ((20_500, 2, 5), (20_000, 1, 10)):  # of what reads equally many, that of more files
+        put(tmp_path / "more.bin", size)
+        seen = inspect_own_folder(spec, FOLDERS).spec
+        assert (seen.num_files_train, seen.num_samples_per_file, seen.record_length_bytes) == (files, samples, 4099)
     found, data = inspect(spec), (tmp_path / "train.bin").read_bytes()
-    result, samples = fetched(FetchSpec(found, found.train), [9, 1])
-    assert samples == [data[9 * 4099 : 10 * 4099], data[4099 : 2 * 4099]]
+    result, read = fetched(FetchSpec(found, found.train), [9, 1])
+    assert read == [data[9 * 4099 : 10 * 4099], data[4099 : 2 * 4099]]
     assert result.app_bytes == 2 * 4099
     with pytest.raises(DatasetError, match="no file has the 50000 bytes of a sample: set"):
         inspect_own_folder(replace(spec, record_length_bytes=50_000), FOLDERS)

@@ -214,9 +214,8 @@ def test_paths_that_lead_nowhere_are_errors_of_the_user(tmp_path: Path) -> None:
 
 
 def test_what_killed_writers_left_goes_and_parts_of_others_stay(tmp_path: Path) -> None:
-    left = tmp_path / owned.part_name("x")
+    left, other = (tmp_path / owned.part_name(name) for name in "xy")
     left.touch()
-    other = tmp_path / owned.part_name("y")
     other.touch()
     for name in (".x.part", "x.part", ".x.dlemu-123.part", "movie.part"):
         (tmp_path / name).write_text("theirs")

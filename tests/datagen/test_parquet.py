@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.content import Content
-from datagen.errors import DatasetError, SpaceError
+from datagen.errors import DatasetError, SpaceError, UserError
 from datagen.fetch import Fetcher
 from datagen.formats.parquet import Format
 from datagen.groups import max_groups
@@ -145,6 +145,8 @@ def test_files_of_others(small: MakeSpec, columns: tuple[str, ...]) -> None:
     assert b"text 0text 1" in b"".join(decoded)
     with pytest.raises(DatasetError, match="nothing to compare"):
         fetched(fetch_of(spec, verify=True), [0])
+    with pytest.raises(UserError, match=r"train/img_0_of_1\.parquet has no column c; .* columns that it has: a, b, s$"):
+        fetch_of(replace(spec, parquet=replace(parquet, columns=(*parquet.columns, ParquetColumn(name="c")))))
 
 
 @pytest.mark.parametrize("values", [64 * 500, 7], ids=["different", "alike"])

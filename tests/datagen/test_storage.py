@@ -162,12 +162,14 @@ def test_folders_are_made_and_listed(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", KEEPING)
-def test_sizes_and_removal(name: str, tmp_path: Path) -> None:
+def test_sizes_and_removal(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backend, path, none = storage(name), str(tmp_path / "file"), str(tmp_path / "none")
     write(backend, path)
     assert backend.size_bytes(path) == len(DATA)
     assert list(backend.sizes([none, path])) == [None, len(DATA)]
+    monkeypatch.setattr(os, "posix_fadvise", advise := Mock())
     backend.evict(path, write_first=True)
+    assert advise.called == (name in FOLDERS)
     backend.remove(path)
     for failing in (backend.size_bytes, backend.remove, backend.open):
         with pytest.raises(FileNotFoundError):
@@ -183,7 +185,7 @@ def test_free_space_and_kind_of_memory_are_known_or_not(name: str, tmp_path: Pat
         free = backend.free_bytes(str(folder))
         assert (free is not None) == of_disk
         assert free is None or abs(free - state.f_bavail * state.f_frsize) < 0.1 * state.f_blocks * state.f_frsize
-    assert backend.memory_kind(str(tmp_path)) in ("", "memory", *posix.RAM_FILE_SYSTEMS)
+    assert backend.memory_kind("/dev/shm") == ("tmpfs" if name in FOLDERS else "memory" if name == "memory" else "")
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -253,9 +255,10 @@ def test_a_url_makes_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs a file system that refuses O_DIRECT: /proc")
-def test_a_file_system_without_o_direct_is_named() -> None:
-    with pytest.raises(UserError, match=r"/proc/self refuses O_DIRECT: set reader\.odirect=false"):
-        storage("direct").open("/proc/self/status")
+@pytest.mark.parametrize(("section", "writes"), [("reader", False), ("checkpoint", True)])
+def test_a_file_system_without_o_direct_is_named(section: str, writes: bool) -> None:
+    with pytest.raises(UserError, match=rf"/proc/self refuses O_DIRECT: set {section}\.odirect=false"):
+        posix.Storage(StorageSpec(direct=True, direct_writes=writes)).open("/proc/self/status")
 
 
 NO_DATA = {"atomic.py", "owned.py", "regular.py", "engines.py", "formats/format_base.py"}

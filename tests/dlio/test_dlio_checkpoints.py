@@ -76,12 +76,15 @@ def test_the_published_figures_follow_from_the_published_times(
     assert (summary["num_files_train"], summary["data_size_per_host_GB"]) == (8, 0.00048828125), "DLIO's defaults"
 
 
-def test_all_files_are_written_as_dlio_does(tmp_path: Path) -> None:
+def test_all_files_are_written_as_dlio_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listings: list[str] = []
+    monkeypatch.setattr("datagen.owned.remove_parts", lambda _, name: listings.append(name))
     run = published_run("write", "read")
     config = tmp_path / "dlio_config"
     write_results(DlioFolders(folder=str(tmp_path), config_folder=str(config)), run)
     of_ranks = {f"{rank}_{kind}.json" for rank in range(8) for kind in ("output", "per_epoch_stats")}
     assert {path.name for path in tmp_path.iterdir()} == {"summary.json", "dlio.log", "dlio_config", *of_ranks}
+    assert not of_ranks.intersection(listings), "the folder is not listed for each of the files in it"
     stats = json.loads((tmp_path / "3_per_epoch_stats.json").read_text())["1"]
     saves = [f"save_ckpt{number}" for number in range(1, 11)]
     assert list(stats) == ["start", *saves, *(name.replace("save", "load") for name in saves), "end"]

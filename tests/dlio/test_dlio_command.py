@@ -84,9 +84,7 @@ def test_files_go_where_hydra_or_the_workload_say(tmp_path: Path) -> None:
     _, place = asked("hydra.output_subdir=null", "hydra.run.dir=r/${now:%Y}")
     assert place.config_folder is None
     assert place.folder.startswith("r/2")
-
-
-def test_a_run_folder_that_depends_on_a_setting_is_refused() -> None:
+    assert asked("hydra.run.dir=~/res")[1].folder == os.path.expanduser("~/res")
     with pytest.raises(UserError, match=r"only \$\{now:FORMAT\}"):
         asked("hydra.run.dir='results/${workload.model.name}'")
 
@@ -110,7 +108,7 @@ def test_a_run_that_begins_removes_results_of_an_earlier_one_and_nothing_else(tm
     for name in [*stale, "console.txt"]:
         (tmp_path / name).unlink()
     owned.claim(str(tmp_path), *stale, "console.txt")
-    for name in [*stale, "console.txt"]:
+    for name in [*stale, "console.txt", owned.part_name("0_output.json")]:
         (tmp_path / name).write_text("{}")
     point = Path(owned.fresh_folder(str(tmp_path), "point-01"))
     owned.claim(str(point), "figures.json")
@@ -260,10 +258,12 @@ def test_keys_stand_where_dlio_reads_them() -> None:
 
 
 def test_what_dlio_has_no_setting_for_is_told_and_not_written() -> None:
-    text = dlio_yaml(load(["workload=unet3d", "reader.engine=library", "train.synchronous=true"]))
-    lines = [line for line in text.splitlines() if line.startswith("# DLIO has no setting")]
-    assert lines[0].endswith("reader.engine=library, train.synchronous=true")
-    assert "synchronous" not in yaml.safe_load(text)["train"]
+    words = ["reader.worker_streams=true", "train.synchronous=true", "checkpoint.odirect=true", "checkpoint.writers=4"]
+    text = dlio_yaml(load(["workload=unet3d", "checkpoint.randomize_tensor=false", *words]))
+    assert f"# DLIO has no setting for these, which were not dlemu's defaults: {', '.join(words)}\n" in text
+    tree = yaml.safe_load(text)
+    assert not {"synchronous", "worker_streams", "range_bytes", "io_depth"} & {*tree["train"], *tree["reader"]}
+    assert tree["checkpoint"].keys() & {"randomize_tensor", "odirect", "writers"} == {"randomize_tensor"}
 
 
 def test_what_dlio_can_not_run_is_refused() -> None:

@@ -60,11 +60,8 @@ def test_a_dataset_smaller_than_memory_is_warned_of_unless_the_cache_is_passed_b
     def check(*overrides: str) -> Check | None:
         return storage.check_page_cache(Facts(small(tmp_path, *overrides)))
 
-    levels = [
-        check.level
-        for check in (check(), check("reader.odirect=true"), check("reader.evict_page_cache=epochs"))
-        if check is not None
-    ]
+    checks = check(), check("reader.odirect=true"), check("reader.evict_page_cache=epochs")
+    levels = [found.level for found in checks if found is not None]
     assert levels == ["warn", "ok", "ok"]
     for times, level in ((1 << 20, "ok"), (2, "warn")):
         facts = Facts(small(tmp_path))
@@ -110,15 +107,14 @@ def test_little_read_ahead_matters_to_large_samples_through_the_cache(
     overrides: list[str], read_ahead_kib: int, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drive = device(read_ahead_bytes=read_ahead_kib << 10)
-    monkeypatch.setattr(storage, "device_stack", lambda *_: ([drive], []))
-    check = storage.check_read_ahead(Facts(load(overrides)))
-    assert check is not None
-    assert check.level == level
-    assert not check.advice or "/sys/block/nvme0n1/queue/" in check.advice, "a partition's settings are its disk's"
-
-
-def test_a_folder_without_a_block_device_has_no_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "device_stack", lambda *_: ([], []))
+    multipath = replace(drive, name="nvme0n1", kind="disk", below=("nvme0c0n1",), counted=False)
+    for devices in ([drive], [multipath, device(name="nvme0c0n1", kind="nvme path", read_ahead_bytes=0)]):
+        monkeypatch.setattr(storage, "device_stack", lambda *_, devices=devices: (devices, ""))
+        check = storage.check_read_ahead(Facts(load(overrides)))
+        assert check is not None
+        assert check.level == level
+        assert not check.advice or "/sys/block/nvme0n1/queue/" in check.advice, "a partition's settings are its disk's"
+    monkeypatch.setattr(storage, "device_stack", lambda *_: ([], "memory"))
     assert storage.check_read_ahead(Facts(Workload())) is None
 
 

@@ -61,6 +61,9 @@ def test_it_is_asked_of_runs_that_lost_to_few_reads_alone() -> None:
     assert not worth_trying(make_job(ranks=1, metric=Metric(au=0.1)), small_reads()), "it passed"
     assert not worth_trying(job, small_reads(cpu_ms=90)), "the worker computed"
     assert not worth_trying(job, small_reads()[:0])
+    rows, later = small_reads(), small_reads()
+    later["epoch"], later["sync_ns"], later["wait_ns"] = 2, 2 * later["wait_ns"], 0
+    assert worth_trying(job, np.concatenate([rows, later])), "what it lost to the others hides nothing"
 
 
 def test_a_disk_gives_more_to_fewer_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,10 +129,3 @@ def test_a_rank_that_waited_for_the_others_does_not_decide_for_them(tmp_path: Pa
     found = try_other_readers(job, Ahead(), ahead)
     assert found is not None
     assert found.same_mb_per_second == found.more_mb_per_second == 2.0, "the trial's rate is not that of the one ahead"
-
-
-def test_what_a_rank_lost_to_the_others_does_not_hide_what_it_lost_to_reads() -> None:
-    rows = small_reads()
-    later = rows.copy()
-    later["epoch"], later["sync_ns"], later["wait_ns"] = 2, 2 * later["wait_ns"], 0
-    assert worth_trying(make_job(ranks=1), np.concatenate([rows, later]))

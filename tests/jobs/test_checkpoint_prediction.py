@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
@@ -19,12 +20,15 @@ from dlemu.jobs.checkpoint.prediction import (
     CheckpointPrediction,
     KnownStorage,
     PredictedPhase,
+    _measured_storage,
     predict,
     run_prediction,
     throughput,
 )
 from dlemu.jobs.checkpoint.summary import PhaseSummary, TrainingCost, snapshot_seconds
+from dlemu.jobs.checkpoint.wording import cost_line
 from dlemu.metrics.checkpoint_rates import GIB, cost_percent
+from dlemu.metrics.findings import Code, Finding
 from dlemu.report.page import write_page
 from dlemu.results.drive import OUTSIDE
 from dlemu.results.kinds import read_result
@@ -91,6 +95,7 @@ def test_a_faster_storage_takes_less_time_and_costs_less(mb_per_second: float, t
     (slow, _, cost), (fast, _, less) = (known(answer(speed)) for speed in speeds)
     assert slow.seconds == pytest.approx(fast.seconds * times)
     assert less.percent < cost.percent <= 100
+    assert "e+" not in cost_line(cost)
     assert (less.wasted_percent or 0) <= (cost.wasted_percent or 0) <= 100
 
 
@@ -169,6 +174,11 @@ def test_a_run_predicts_itself(tmp_path: Path) -> None:
     assert answer.bytes / GIB / write.seconds == pytest.approx(as_long(measured)), "the time is the measured ones' mean"
     assert write.seconds_interval[0] < write.seconds < write.seconds_interval[1]
     assert OUTSIDE not in [finding.code for finding in answer.findings]
+    with pytest.raises(UserError, match=r"measured with checkpoint\.writers=1: leave"):
+        run_prediction(["checkpoint.writers=7"], PredictionRequest(from_folder=str(tmp_path / "run")))
+    in_memory = Mock(facts=run.facts, summary=Mock(findings=[Finding(Code.NO_DATA_FROM_STORAGE, "loud")]))
+    with pytest.raises(UserError, match="the run of --from measured memory"):
+        _measured_storage(in_memory, run.facts.workload.checkpoint, run.summary.ranks)
 
 
 @pytest.mark.parametrize("option", [{"make": print}, {"most": 3}, {"hosts": 2}, {"host_cores": 8}])

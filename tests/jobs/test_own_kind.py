@@ -72,7 +72,7 @@ def test_it_runs_and_its_result_is_shown_read_and_drawn(installed: dict[str, str
     again = run(installed, "dlemu", "stat", *words[:-1], f"output.folder={tmp_path / 'json'}", "--json")
     assert json.loads(again.stdout)["calls"] == 30
     refused = run(installed, "dlemu", "stat", *words, status=2)
-    assert "holds the results of another run" in refused.stderr
+    assert "holds another result" in refused.stderr
     missing = run(installed, "dlemu", "stat", f"stat.folder={tmp_path}/no", f"output.folder={tmp_path}/x", status=2)
     assert "stat.folder is" in missing.stderr
     assert not (tmp_path / "x").exists()

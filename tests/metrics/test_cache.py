@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.jobs.training.wording import memory_warning
+from dlemu.metrics import cache
 from dlemu.metrics.cache import (
     WANTED_RATIO,
     CacheProof,
@@ -27,9 +29,9 @@ from dlemu.metrics.cache import (
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.rates import Intervals, Mean, mean_within
 from dlemu.metrics.rows import as_table, steps_of
-from dlemu.plan.samples import RankPlan, hash_samples
+from dlemu.plan.samples import Plan, RankPlan, hash_samples
 from tests.metrics.test_loss import make_steps
-from tests.plan.plans import make_plan
+from tests.plan.plans import make_plan, make_stream_plan
 from tests.runs import make_job, make_log, present
 
 
@@ -39,7 +41,7 @@ def proof(shares: list[float], **changes: Any) -> CacheProof:
     rows["epoch"], rows["step"] = rows["step"], 1
     rows["app_bytes"] = 1000
     rows["storage_bytes"] = [round(1000 * share) for share in shares]
-    facts: dict[str, Any] = {"file_system": "ext4", "odirect": False, "evicted": False}
+    facts: dict[str, Any] = {"file_system": "ext4", "bypassed": False, "would_help": "reader.odirect=true"}
     result = prove(rows, **(facts | {"dataset_bytes": 10, "memory_bytes": 40} | changes))
     assert (memory_warning(result.finding) is None) == (result.finding is None), "there are words for it"
     return result
@@ -62,7 +64,7 @@ def test_a_second_epoch_out_of_memory_is_said_loudly() -> None:
         Code.PAGE_CACHE,
         "loud",
         {
-            "would_help": "reader.odirect=true or reader.evict_page_cache=epochs",
+            "would_help": "reader.odirect=true",
             "dataset_to_memory_ratio": 0.25,
             "from_storage_percent": 50.5,
             "least_percent": 1.0,
@@ -82,7 +84,7 @@ def test_a_file_system_without_books_is_not_known() -> None:
     assert result.from_storage_percent == Mean(mean=None, per_epoch=(None, None))
     assert present(result.finding).numbers["pattern"] == "not_known"
     assert code_of([0.0, 0.0], file_system="fuse.thing") == PARTLY
-    assert code_of([0.0], file_system="fuse.thing", odirect=True) is None
+    assert code_of([0.0], file_system="fuse.thing", bypassed=True) is None
     assert code_of([0.0], file_system="fuse.thing", dataset_bytes=1000) is None
     assert proof([0.9, 0.9], file_system="nfs4").from_storage_percent.mean == pytest.approx(90), (
         "books that tell something are believed"
@@ -113,7 +115,7 @@ def test_where_nothing_is_known_a_dataset_of_five_times_the_memory_is_trusted() 
     assert (small.code, small.severity) == PARTLY
     assert small.numbers["dataset_to_memory_ratio"] == 4.99
     assert small.numbers["wanted_ratio"] == WANTED_RATIO == 5
-    assert code_of([0.0], dataset_bytes=499, evicted=True, **unknown) is None
+    assert code_of([0.0], dataset_bytes=499, bypassed=True, **unknown) is None
     assert code_of([0.0], dataset_bytes=499, **(unknown | {"memory_bytes": 0})) is None
 
 
@@ -122,8 +124,8 @@ def test_what_is_not_known_is_no_number() -> None:
     assert "dataset_to_memory_ratio" not in present(lost.finding).numbers
     nothing = make_steps([[0.0]])
     assert not nothing["app_bytes"].any()
-    facts = {"file_system": "ext4", "odirect": False, "evicted": False, "dataset_bytes": 10, "memory_bytes": 40}
-    assert prove(nothing, **facts).finding == Finding(Code.NO_DATA_FROM_STORAGE, "loud")  # type: ignore[arg-type]
+    found = prove(nothing, file_system="ext4", bypassed=False, would_help="", dataset_bytes=10, memory_bytes=40).finding
+    assert found == Finding(Code.NO_DATA_FROM_STORAGE, "loud")
 
 
 @pytest.mark.parametrize(
@@ -152,15 +154,6 @@ def test_what_the_storage_served_is_the_least_that_is_known_of_each_epoch(
     rows["epoch"], rows["step"], rows["app_bytes"] = rows["step"], 1, 1000
     parts = (Mean(mean=None, per_epoch=tuple(percents)) for percents in (accounted, device))
     assert served_by_storage(rows, *parts) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("odirect", [True, False])
-@pytest.mark.parametrize("evicted", [True, False])
-def test_nobody_is_advised_to_set_what_the_run_had_set(odirect: bool, evicted: bool) -> None:
-    found = present(proof([0.0, 0.0], odirect=odirect, evicted=evicted).finding)
-    settings = str(found.numbers.get("would_help"))
-    assert ("reader.odirect" in settings) == (not odirect)
-    assert ("reader.evict_page_cache" in settings) == (not odirect and not evicted)
 
 
 # bytes of the devices, from rates between readings
@@ -224,22 +217,26 @@ PLAN = make_plan(num_files=7, num_samples_per_file=5, batch_size=3, ranks=2, fil
 """35 samples: 5 steps of 2 x 3, and 5 samples that no rank reads."""
 
 
-def delivered(epoch: int, steps: int) -> StepRows:
+def delivered(epoch: int, steps: int, plan: Plan = PLAN) -> StepRows:
     """What workers send that do as they are told."""
-    rows = np.zeros(steps * PLAN.ranks, STEP_DTYPE)
-    for at, (rank, step) in enumerate((rank, step) for rank in range(PLAN.ranks) for step in range(1, steps + 1)):
-        samples = RankPlan(PLAN, rank).sample_ids(epoch, step)
+    rows = np.zeros(steps * plan.ranks, STEP_DTYPE)
+    for at, (rank, step) in enumerate((rank, step) for rank in range(plan.ranks) for step in range(1, steps + 1)):
+        samples = RankPlan(plan, rank).sample_ids(epoch, step)
         rows[at]["rank"], rows[at]["epoch"], rows[at]["step"] = rank, epoch, step
         rows[at]["samples"], rows[at]["sample_hash"] = len(samples), hash_samples(samples)
     return rows
 
 
-@pytest.mark.parametrize(("steps", "samples"), [(5, 30), (4, 24), (1, 6)])
+@pytest.mark.parametrize("plan", [PLAN, replace(PLAN, worker_streams=2), make_stream_plan(sample_shuffle=False)])
+@pytest.mark.parametrize("steps", [1, 2, 4, 5])
 @pytest.mark.parametrize("epoch", [1, 2])
-def test_what_was_planned_was_delivered_in_whatever_order(steps: int, samples: int, epoch: int) -> None:
-    rows = delivered(epoch, steps)
-    assert each_sample_once(PLAN, epoch, steps, rows) is True
-    assert each_sample_once(PLAN, epoch, steps, rows[::-1]) is True
+def test_what_was_planned_was_delivered_in_whatever_order(
+    plan: Plan, steps: int, epoch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = delivered(epoch, steps, plan)
+    assert each_sample_once(plan, epoch, steps, rows) is True
+    monkeypatch.setattr(cache, "_CHUNK", 4)
+    assert each_sample_once(plan, epoch, steps, rows[::-1]) is True
 
 
 def test_what_was_not_delivered_as_planned_is_told_and_of_an_epoch_that_was_cut_short_nothing() -> None:

@@ -188,7 +188,7 @@ def test_what_cost_more_than_all_else_together_is_the_limit(
 
 
 OTHERS = Finding.of(Code.OTHER_PROGRAM_ON_DRIVE, mb_per_second=52, percent=38)
-FULL_NETWORK = {"is_object_store": True, "network_percent": 97.0}
+FULL_NETWORK = {"io_depth": 1, "network_percent": 97.0}
 BUSY, BURNING = {"host_busy_percent": BUSY_PERCENT}, {"burns": True}
 HELD_BACK = BUSY | {"own_busy_percent": 20.0, "cpu_throttled_percent": 40.0}
 IDLE = {"host_busy_percent": 4.0, "cpu_limit_used_percent": 6.0}
@@ -231,6 +231,7 @@ def larger(rate: float, **rates: Any) -> dict[str, Any]:
         (READS, ONE_SMALL, device(1.0, 80), ("loader", "medium"), ["too_few_readers"]),
         (READS, {"readers": 2, "call_bytes": 1e6}, device(2.0, 97), ("storage", "low"), []),
         (READS, TWO_SMALL, device(2.0, 97), ("loader", "low"), ["too_few_readers"]),
+        (READS, TWO_SMALL, {"io_depth": 2}, ("storage", "medium"), []),
         (READS, ONE_SMALL, device(0.1, 9), ("storage", "medium"), []),
         (READS, {"readers": 8.0}, device(7.5, 99), ("storage", "high"), []),
         # trials after the run; more got by taking it from other programs is no proof, nor a storage that became faster
@@ -296,7 +297,7 @@ def test_each_limit_is_told_from_the_others(
 
 
 def test_findings_have_the_numbers_to_set() -> None:
-    few = limit_at(work=replace(ENOUGH, readers=1.0), is_object_store=True)
+    few = limit_at(work=replace(ENOUGH, readers=1.0), io_depth=1)
     assert found(few) == {Code.TOO_FEW_READERS: {"read_threads": 5, "pattern": "requests"}}
     many = limit_at(**fewer(4e3))
     assert {"read_threads": 1, "now_read_threads": 5}.items() <= found(many)[Code.TOO_MANY_READERS].items()

@@ -191,13 +191,6 @@ def test_batches_of_another_order_or_too_few_tell_nothing() -> None:
     assert not list(find_slow_folders(rows[:0], PLAN, FOLDERS))
 
 
-def test_the_ends_of_blocks_are_left_out() -> None:
-    rows = make_steps([[0.0, 0.0]] * 14)
-    rows["block"] += rows["step"] > 7
-    assert kept_rows(rows[::-1], 2, 3)["step"].tolist() == [3, 4, 10, 11] * 2
-    assert not len(kept_rows(rows, 5, 3))
-
-
 @given(rows=any_rows(), first=st.integers(0, 3), last=st.integers(0, 3), share=st.floats(0.3, 1))
 def test_a_table_has_the_rows_of_an_array_in_order_and_its_blocks_ends_can_be_left_out(
     rows: StepRows, first: int, last: int, share: float

@@ -109,7 +109,7 @@ def test_it_is_no_more_than_the_headline_and_no_run_passes_on_a_drive_that_does_
             au_sustained=sustained,
             au_whole=au_percent(rows),
             uncertainty_percent=uncertainty.expanded_percent if uncertainty else None,
-            epochs=epochs,
+            length=("train.epochs", epochs),
             ceiling_au=100.0,
             from_storage_percent=100.0,
             cached=False,
@@ -142,6 +142,7 @@ def test_without_steps_there_is_none() -> None:
     nothing = np.zeros(0, STEP_DTYPE)
     assert sustained_au(nothing, nothing).mean is None
     assert prefetch_credit_percent(nothing, nothing) is None
+    assert uncertainty_of(by_hand()[:1], nothing) is None
 
 
 S = 1_000_000_000
@@ -264,11 +265,6 @@ def test_accelerators_that_never_wait_are_certain() -> None:
     au, uncertainty = result(rows)
     assert au == 100
     assert uncertainty.expanded_percent < 0.01
-
-
-def test_too_little_says_nothing() -> None:
-    rows = jittery(1, ratio=0.6, steps=3, epochs=1, spread=0.3)
-    assert uncertainty_of(rows[:1], rows[:0]) is None
 
 
 def even(computed_s: list[float]) -> StepRows:

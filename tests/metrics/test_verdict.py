@@ -25,7 +25,7 @@ def evidence(**changes: Any) -> Evidence:
         "au_sustained": 94.5,
         "au_whole": 94.0,
         "uncertainty_percent": None,
-        "epochs": 5,
+        "length": ("e", 5),
         "ceiling_au": 99.0,
         "from_storage_percent": 100.0,
         "cached": False,
@@ -100,9 +100,9 @@ SHORT = {"au": 100.0, "au_whole": 23.0}
         ({"au": 90.5, "uncertainty_percent": 0.51}, "undecided", {}),
         ({"by": "sustained", "au_sustained": 90.5, "uncertainty_percent": 1.0}, "undecided", {}),
         # how much longer to run is by the square of what is wanted
-        ({"au": 91.0, "uncertainty_percent": 3.0, "epochs": 10}, "undecided", {"epochs": math.ceil(10 * 9 * 1.1)}),
-        ({"au": 90.0, "uncertainty_percent": 3.0, "epochs": 10}, "undecided", {"epochs": math.ceil(10 * 100 * 1.1)}),
-        ({"au": 91.0, "uncertainty_percent": 1.01, "epochs": 2}, "undecided", {"epochs": 3}),
+        ({"au": 91.0, "uncertainty_percent": 3.0, "length": ("e", 10)}, "undecided", {"longer": "e=100"}),
+        ({"au": 90.0, "uncertainty_percent": 3.0, "length": ("e", 10)}, "undecided", {"longer": "e=1100"}),
+        ({"au": 91.0, "uncertainty_percent": 1.01, "length": ("e", 2)}, "undecided", {"longer": "e=3"}),
     ],
 )
 def test_a_verdict_has_the_numbers_that_it_rests_on(

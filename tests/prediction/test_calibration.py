@@ -199,9 +199,7 @@ def test_more_readers_than_the_first_step_had_may_get_more_in_proportion() -> No
     assert "(AU at least " in beyond.verdict
     assert "it gives at least this" in " ".join(beyond.issues)
     low, high = beyond.shown.samples_per_second_interval
-    assert low < 1.4 * DEMAND < beyond.shown.samples_per_second <= high, (
-        "from what it gave to what so many readers want"
-    )
+    assert low < 1.4 * DEMAND < beyond.shown.samples_per_second <= high, "from what it gave to what is wanted"
     search = predict(run.workload, known, assumes_files=True, most=16)
     assert search.max_accelerators is not None
     assert search.max_accelerators <= 3, "the largest count is that of the rate which lasted"

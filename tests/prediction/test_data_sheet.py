@@ -261,9 +261,7 @@ def test_results_of_fio_are_direct_if_all_its_jobs_are(direct_jobs: int, tmp_pat
 
 
 def asked(folder: Path, *words: str, status: int = 0) -> str:
-    result = CliRunner().invoke(command, [*words, f"output.folder={folder}"])
-    assert result.exit_code == status, result.output
-    return result.stdout
+    return run(*words, f"output.folder={folder}", status=status)
 
 
 def test_a_training_needs_what_its_accelerators_take(tmp_path: Path) -> None:
@@ -312,6 +310,9 @@ def test_several_jobs_need_the_sum(tmp_path: Path) -> None:
     assert (found.total.accelerators, found.total.nodes) == (576, 72)
     for name in ("read_gb_per_second", "drain_gb_per_second", "checkpoint_gb", "dataset_gb"):
         assert getattr(found.total, name) == pytest.approx(sum(getattr(job, name) for job in found.jobs))
+    mix.write_text("jobs: ['workload=unet3d accelerator=h100 ranks=64']")
+    alone = dlemu.predict([str(mix), f"dataset.data_folder={tmp_path}", f"output.folder={tmp_path / 'a'}"])
+    assert alone.total.read_gb_per_second == found.total.read_gb_per_second, "a file's job has no storage either"
     for text in ("jobs: workload=unet3d", "jobs: []"):
         mix.write_text(text)
         with pytest.raises(UserError, match="jobs"):
@@ -340,6 +341,8 @@ def test_a_class_is_that_of_a_node_or_of_the_units(
     assert share == pytest.approx(times)
 
 
-def test_a_storage_that_is_named_is_not_guessed(tmp_path: Path) -> None:
+def test_what_arithmetic_does_not_know_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no dataset"):
         dlemu.predict(["workload=unet3d", "accelerator=h100", f"dataset.data_folder={tmp_path / 'none'}"])
+    with pytest.raises(UserError, match=r"train\.computation_time is 0, so any number of accelerators passes"):
+        dlemu.predict(["train.computation_time=0", "ranks=8", f"output.folder={tmp_path / 'n'}"])

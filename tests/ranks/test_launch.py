@@ -17,6 +17,7 @@ import pytest
 from datagen.errors import DatasetError
 from dlemu.ranks import Comm, Failure, Interrupted, PeerLostError, first_failure, run_ranks
 from tests.ranks.many_ranks import PATIENCE_SECONDS, lives
+from tests.runs import present
 
 LONG_SECONDS = 600.0
 
@@ -45,8 +46,7 @@ def test_a_rank_that_is_stopped_while_nobody_waits_for_it_is_named() -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
         return 0
 
-    cause = first_failure(run_ranks(2, main, timeout_seconds=2, grace_seconds=0.5))
-    assert cause is not None
+    cause = present(first_failure(run_ranks(2, main, timeout_seconds=2, grace_seconds=0.5)))
     assert (cause.rank, cause.kind) == (0, "Stopped")
     assert "did not continue within 2 s" in cause.message
 
@@ -67,8 +67,7 @@ def test_the_rank_that_fails_is_the_cause_and_the_others_are_echoes(
         return 0
 
     ends = run_ranks(ranks, main, timeout_seconds=LONG_SECONDS)
-    cause = first_failure(ends)
-    assert cause is not None
+    cause = present(first_failure(ends))
     assert (cause.rank, cause.kind, cause.status, cause.traceback) == (lost, kind, status, "")
     assert cause.message == "sample 7 of x.npz is cut off at byte 100: generate it again" or kind == "Signal"
     assert [end.status for end in ends] == [status if rank == lost else 3 for rank in range(ranks)]
@@ -144,8 +143,7 @@ def test_a_rank_that_stays_away_is_named_and_killed() -> None:
         return 0
 
     ends = run_ranks(3, main, timeout_seconds=1.0, grace_seconds=0.3)
-    cause = first_failure(ends)
-    assert cause is not None
+    cause = present(first_failure(ends))
     assert cause.message == "rank 2 did not arrive at the barrier within 1 s"
     assert ends[2].status == 137
 
@@ -220,8 +218,7 @@ def test_a_second_signal_to_stop_ends_the_grace_of_ranks_that_heed_nothing(numbe
         ends = run_ranks(2, main, timeout_seconds=LONG_SECONDS, grace_seconds=LONG_SECONDS, on_tick=stop)
     finally:
         signal.signal(signal.SIGHUP, before)
-    cause = first_failure(ends)
-    assert cause is not None
+    cause = present(first_failure(ends))
     assert (cause.kind, [end.status for end in ends]) == ("Interrupted", [128 + number] * 2)
     assert cause.message.endswith(
         f"({signal.Signals(number).name})" if number == signal.SIGINT else signal.Signals(number).name

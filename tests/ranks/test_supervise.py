@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from datagen.errors import DlemuError, UserError
 from dlemu.ranks import Failure, Interrupted, PeerLostError, first_failure
 from dlemu.ranks.failure import Ending, RankEnd, describe
+from tests.runs import present
 
 SECOND_NS = 1_000_000_000
 GRACE_SECONDS = 10.0
@@ -84,10 +85,8 @@ def test_who_outlives_the_grace_is_killed_and_who_outlives_that_is_given_up() ->
         (10.0, 2, signal.SIGKILL),
     ]
     stuck, unkillable = (end.failure for end in run.ends[1:])
-    assert stuck is not None
-    assert stuck.message == "rank 1 (process 101) did not stop within 10 s and was killed"
-    assert unkillable is not None
-    assert "does not end" in unkillable.message
+    assert present(stuck).message == "rank 1 (process 101) did not stop within 10 s and was killed"
+    assert "does not end" in present(unkillable).message
 
 
 def test_a_rank_that_stands_still_has_failed_unless_it_goes_on_in_time() -> None:
@@ -103,8 +102,7 @@ def test_a_rank_that_stands_still_has_failed_unless_it_goes_on_in_time() -> None
     run.wait(42)
     for rank in range(2):
         run.end(rank, -signal.SIGKILL)
-    cause = first_failure(run.ends)
-    assert cause is not None
+    cause = present(first_failure(run.ends))
     assert (cause.rank, cause.kind, cause.status) == (1, "Stopped", 3)
     assert "rank 1 (process 101) was stopped from outside" in cause.message
     assert [moment for moment, *_ in run.sent] == pytest.approx([121.0, 121.0, 129.0, 129.0])
@@ -141,8 +139,7 @@ def test_what_ranks_come_to_that_were_asked_to_end(code: int, expected: tuple[st
         assert run.ends[1] == RankEnd(1, 0, None)
     else:
         assert why(run, 1) == expected
-    cause = first_failure(run.ends)
-    assert cause is not None
+    cause = present(first_failure(run.ends))
     assert (cause.rank, cause.kind) == (0, "DatasetError")
 
 
@@ -203,16 +200,14 @@ def test_ranks_that_still_run_after_their_time_have_failed_whatever_they_say_of_
     assert run.sent == [(62.0, 0, signal.SIGTERM), (62.0, 1, signal.SIGTERM)]
     run.fail(0, kind="Interrupted", status=143)
     run.end(1, -signal.SIGTERM)
-    late, also, whole = run.ends
-    assert late.failure is not None
-    assert also.failure is not None
-    assert [late.failure.kind, also.failure.kind, whole.failure] == ["Late", "Late", None]
+    late, also, whole = (end.failure for end in run.ends)
+    assert [present(late).kind, present(also).kind, whole] == ["Late", "Late", None]
     assert (
-        late.failure.message
+        present(late).message
         == "rank 0 (process 100) did not end within 60 s: check the storage (`dmesg`, mount state), and what else runs "
         "on this host (`top`)"
     )
-    assert first_failure(run.ends) == late.failure
+    assert first_failure(run.ends) == late
 
 
 # What is told of failures.

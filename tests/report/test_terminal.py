@@ -12,6 +12,7 @@ from typing import Any, get_args
 import pytest
 from rich.console import Console
 
+from dlemu.config.schema import Metric
 from dlemu.jobs.checkpoint import summary
 from dlemu.jobs.checkpoint import wording as checkpoint_words
 from dlemu.jobs.training import wording as words
@@ -177,6 +178,16 @@ def test_only_a_pass_or_a_fail_says_so() -> None:
     numbers: dict[str, Any] = {"by": "au", "au_percent": 96.5, "threshold_percent": 90}
     numbers |= {"headline_au_percent": 96.5, "sustained_au_percent": 80.0}
     assert "16.5 points of prefetching" in words.verdict_line(Verdict(VerdictCode.PASS, numbers))
+
+
+@pytest.mark.parametrize("by", ["sustained", "au", "rules"])
+def test_the_au_that_was_judged_is_shown(by: Any) -> None:
+    job = make_job(metric=Metric(au=0.5, verdict=by))
+    log = make_log(job)
+    log.rows["storage_bytes"] = log.rows["app_bytes"]
+    summary = summary_of(job, log)
+    first, *_ = screen(summary, "").lines
+    assert summary.verdict.replace("+-", "±").startswith(f"PASS: {first.value}")
 
 
 def test_every_finding_of_a_training_has_its_sentences() -> None:

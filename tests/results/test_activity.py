@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from dlemu.jobs.training.activity import activity_during, find_hot_drive
 from dlemu.jobs.training.plan import TrainingJob
@@ -37,6 +35,15 @@ def cores(idle: float, iowait: float = 0.0) -> dict[tuple[str, str, str], float]
 
 DISK = {("block", "nvme0n1", "mean_queue_depth"): 3.0, ("block", "nvme0n1", "busy_percent"): 80.0}
 FACTS = (DeviceFacts(probe="block", name="nvme0n1", kind="disk", counted=True),)
+
+
+def reading(watching: HostTelemetry, series: tuple[str, str, str], values: Any) -> HostTelemetry:
+    """Return the host with other values of one series: a number, or a function of the seconds since the first."""
+    own = watching.which == watching.series.index(Series(*series))
+    changed = watching.value.copy()
+    seconds = (watching.time_ns[own] - watching.time_ns[0]) / 1e9
+    changed[own] = values(seconds) if callable(values) else values
+    return replace(watching, value=changed)
 
 
 def test_the_busiest_host_and_all_devices_count() -> None:
@@ -77,13 +84,10 @@ def test_cpu_time_of_the_run_and_of_other_programs_are_distinguished() -> None:
     job = make_job()
     log = make_log(job)
     watching = host(log, 0, cores(5) | {("process", f"rank {rank}", "cpu_seconds"): 0.0 for rank in (0, 1)})
-    counted = watching.value.copy()
     for rank in (0, 1):
-        own = watching.which == watching.series.index(Series("process", f"rank {rank}", "cpu_seconds"))
-        counted[own] = (watching.time_ns[own] - watching.time_ns[0]) / 1e9
+        watching = reading(watching, ("process", f"rank {rank}", "cpu_seconds"), lambda at: at)
     journal = log.journal.noting(hosts=(replace(log.journal.hosts[0], cpu_limit=2.5),))
-    log = replace(log, journal=journal, telemetry=(replace(watching, value=counted),))
-    activity = during(job, log)
+    activity = during(job, replace(log, journal=journal, telemetry=(watching,)))
     assert activity.host_busy_percent == pytest.approx(95)
     assert activity.own_busy_percent == pytest.approx(100 * 2 / 8)
     assert activity.cpu_limit_used_percent == pytest.approx(100 * 2 / 2.5)
@@ -113,15 +117,6 @@ def test_a_devices_queue_depth_is_taken_while_accelerators_waited() -> None:
     counted[then] *= 4
     activity = during(job, replace(log, telemetry=(replace(watching, value=counted),)))
     assert activity.device_depth > 9
-
-
-def reading(watching: HostTelemetry, series: tuple[str, str, str], values: Any) -> HostTelemetry:
-    """Return the host with other values of one series: a number, or a function of the seconds since the first."""
-    own = watching.which == watching.series.index(Series(*series))
-    changed = watching.value.copy()
-    seconds = (watching.time_ns[own] - watching.time_ns[0]) / 1e9
-    changed[own] = values(seconds) if callable(values) else values
-    return replace(watching, value=changed)
 
 
 def link(name: str, speed: float, received: float) -> dict[tuple[str, str, str], float]:
@@ -191,24 +186,17 @@ def test_two_hosts_add_up_but_two_views_of_one_machine_do_not(skew_ns: int) -> N
     assert device_share(job, replace(log, telemetry=twins)) == pytest.approx(50, rel=0.05)
 
 
-def kept_readings(log: RunLog, keep: Callable[[NDArray[np.float64]], NDArray[np.bool_]]) -> RunLog:
-    """The log without the readings of seconds of training that are not to be kept."""
-    begin_ns = log.rows["free_ns"].min()
-    hosts = []
-    for host in log.telemetry:
-        kept = keep((host.time_ns - begin_ns) / 1e9)
-        hosts.append(replace(host, which=host.which[kept], time_ns=host.time_ns[kept], value=host.value[kept]))
-    return replace(log, telemetry=tuple(hosts))
-
-
 def test_a_recorder_that_was_killed_or_stopped_is_an_issue_and_its_devices_are_not_known() -> None:
     job = make_job(steps=150)
     log = with_telemetry(make_log(job))
     whole = make_run(job, log).summary
     assert incomplete(whole) == []
     assert None not in present(whole.metrics.device_mb_per_second).per_epoch
-    cut = kept_readings(log, lambda seconds: seconds < 3)
-    killed = make_run(job, replace(cut, journal=cut.journal.noting(lost_recorders=(0,)))).summary
+    (seen,) = log.telemetry
+    first = seen.time_ns < log.rows["free_ns"].min() + 3_000 * MS
+    lost = replace(seen, which=seen.which[first], time_ns=seen.time_ns[first], value=seen.value[first])
+    journal = log.journal.noting(lost_recorders=(0,))
+    killed = make_run(job, replace(log, telemetry=(lost,), journal=journal)).summary
     assert incomplete(killed) == [{"pattern": "telemetry", "host": "node0"}]
     assert any("telemetry of node0 is not complete" in issue for issue in killed.issues)
     assert present(killed.metrics.device_mb_per_second).per_epoch == (None, None)

@@ -12,6 +12,7 @@ import pytest
 
 from datagen.storage._request_counts import COUNTERS, RequestCounts
 from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE, SavedCheckpoint
+from dlemu.config import check_runnable
 from dlemu.config.schema import Metric
 from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.checkpoint.measured import UnderWay
@@ -26,7 +27,7 @@ from dlemu.metrics.limit import Limit
 from dlemu.metrics.verdict import VerdictCode
 from dlemu.results import KILLED
 from tests.results.handmade import checkpoint_run
-from tests.runs import MS, make_job, make_log, make_run, present, with_blocks
+from tests.runs import MS, cut, make_job, make_log, make_run, present, with_blocks
 from tests.shown import details
 
 S = 1_000_000_000
@@ -132,6 +133,56 @@ def test_while_the_host_is_the_limit_no_claim_is_made_about_the_storage(
         assert (summary.passed, summary.verdict_code) == (None, VerdictCode.HOST_LIMITED)
         assert summary.outcome == "no verdict"
         assert not re.search("FAIL|stalled for|is slow", printed)
+
+
+TENSORFLOW = {"data_loader": "tensorflow", "sample_shuffle": "seed"}
+
+
+def read_as(dataset_format: str, **reader: Any) -> TrainingJob:
+    """A job with a dataset of this format and these settings of the reader."""
+    workload = make_job().workload
+    data = replace(workload.dataset, format=dataset_format)
+    return make_job(dataset=data, reader=replace(workload.reader, **reader))
+
+
+@pytest.mark.parametrize(
+    ("dataset_format", "reader", "would_help"),
+    [
+        ("npz", {}, {"odirect": True, "evict_page_cache": "epochs"}),
+        ("npz", {"evict_page_cache": "epochs"}, {"odirect": True}),
+        ("npz", {"odirect": True}, {}),
+        ("npz", {"engine": "library"}, {"evict_page_cache": "epochs"}),
+        ("npz", {"evict_page_cache": "epochs", "page_cache_percent": 40.0}, {"page_cache_percent": 0}),
+        ("tfrecord", TENSORFLOW, {"evict_page_cache": "epochs"}),
+        ("tfrecord", TENSORFLOW | {"evict_page_cache": "epochs"}, {}),
+        ("mmap_indexed_binary", {}, {"odirect": True, "evict_page_cache": "start"}),
+        ("mmap_indexed_binary", {"evict_page_cache": "start"}, {"odirect": True}),
+    ],
+)
+def test_against_the_page_cache_only_what_the_run_takes_and_had_not_is_advised(
+    dataset_format: str, reader: dict[str, Any], would_help: dict[str, Any]
+) -> None:
+    job = read_as(dataset_format, **reader)
+    settings = [f"reader.{key}={str(value).lower()}" for key, value in would_help.items()]
+    assert present(summary_of(job, make_log(job)).memory).numbers.get("would_help", "") == " or ".join(settings)
+    for key, value in would_help.items():
+        check_runnable(read_as(dataset_format, **reader | {key: value}).workload)
+
+
+def test_of_a_shuffled_stream_that_was_stopped_it_is_unknown_what_was_read_once() -> None:
+    job = read_as("tfrecord", **TENSORFLOW)
+    log = make_log(job)
+    stopped = replace(log, rows=log.rows[:10], journal=log.journal.noting(stopped_after_steps=5))
+    found = [summary_of(job, one).each_sample_once for one in (log, stopped)]
+    assert found == [(True, True), (None,)]
+
+
+def test_a_run_that_its_number_of_steps_ended_is_advised_to_take_more_steps() -> None:
+    job = cut(make_job(steps=40), 60)
+    log = make_log(job)
+    au = present(summary_of(job, log).metrics.sustained_percent)
+    close = replace(job, workload=replace(job.workload, metric=Metric(au=(au - 0.001) / 100, cached=True)))
+    assert re.search(r"UNDECIDED.*run longer: train\.total_training_steps=660\d$", summary_of(close, log).verdict)
 
 
 # runs of checkpoints

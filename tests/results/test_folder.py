@@ -166,11 +166,6 @@ def replace_column(folder: Path, name: str, column: pa.Array) -> None:
     pq.write_table(table.set_column(table.column_names.index(name), name, column), folder / "steps.parquet")
 
 
-def replaced(path: Path, make: Callable[[Path], None]) -> None:
-    path.unlink()
-    make(path)
-
-
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "steps without a column": lambda folder: pq.write_table(
         pq.read_table(folder / "steps.parquet").drop_columns(["wait_ns"]), folder / "steps.parquet"
@@ -234,6 +229,13 @@ def test_facts_that_no_run_could_have_are_told(tmp_path: Path, changes: dict[str
     with pytest.raises(UserError, match=said) as caught:
         read_run(str(tmp_path))
     assert str(tmp_path) in str(caught.value)
+
+
+def test_a_plan_of_as_many_samples_as_a_shipped_workload_has_is_read(tmp_path: Path) -> None:
+    written(tmp_path)
+    path, plan = tmp_path / "facts.json", {"num_files": 1024, "num_samples_per_file": 4_718_592, "batch_size": 16_384}
+    path.write_text(json.dumps(merged(json.loads(path.read_text()), {"plan": plan})))
+    assert read_run(str(tmp_path)).facts.train_plan.num_samples == 4_831_838_208
 
 
 def set_column(folder: Path, name: str, value: int, first_rows: int) -> None:

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from datagen.errors import SpaceError, UserError
+from datagen.storage._request_counts import RequestCounts
+from dlemu.checkpoints.io_rows import IO_DTYPE
 from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.checkpoint.measured import UnderWay
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
@@ -20,10 +22,9 @@ from dlemu.metrics.findings import Code, Number
 from dlemu.results import KILLED, LIVE, live
 from dlemu.results.live import is_in_progress, mark_in_progress, write_live_facts
 from dlemu.results.measured import write_measured
-from dlemu.runner.run_folder import check_run_folder
+from dlemu.runner.run_folder import check_run_folder, request_folder
 from dlemu.studies.compare.sides import read_side
 from tests.results.handmade import CHECKPOINT_RUNS
-from tests.results.test_folder import replaced
 from tests.runs import kind_held, make_job, make_log, make_run, write_run
 
 
@@ -40,6 +41,7 @@ def killed(folder: Path, steps: int = 7) -> RunLog:
         own = done[done["rank"] == rank]
         rows[: len(own)] = own
         rows.tofile(os.path.join(job.live_folder, f"rank_{rank:05d}.steps"))
+    RequestCounts.in_folder(request_folder(job.live_folder)).add("get", 7)
     return RunLog(done, journal)
 
 
@@ -49,6 +51,7 @@ def test_what_the_ranks_had_measured_is_a_result(tmp_path: Path) -> None:
     run = read_run(str(tmp_path))
     assert run.folder == str(tmp_path)
     assert np.array_equal(np.sort(run.rows, order=["rank", "step"]), np.sort(log.rows, order=["rank", "step"]))
+    assert run.facts.journal.requests[0] == 7
     assert (run.summary.complete, run.summary.passed, run.summary.failure) == (False, None, KILLED)
     assert run.summary.au is not None
     assert read_side(str(tmp_path))[0].runs[()].ranks == 3
@@ -108,9 +111,8 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
         (live / "journal.json").read_text().replace('"rank_nodes":[0,0,0]', '"rank_nodes":[0,7]')
     ),
     "a journal without end": lambda live: (live / "journal.json").write_text("[" * 100_000),
-    "steps from an endless device": lambda live: replaced(
-        live / "rank_00000.steps", lambda path: path.symlink_to("/dev/zero")
-    ),
+    "steps from an endless device": lambda live: (live / "rank_00009.steps").symlink_to("/dev/zero"),
+    "steps that are a folder": lambda live: (live / "rank_00009.steps").mkdir(),
     "steps of nobody": lambda live: (live / "rank_00000.steps").write_bytes(b"\x01" * 2240),
     "facts that are null": lambda live: (live / "facts.json").write_text("null"),
     "checkpoints: a journal that is text": lambda live: (live / "journal.json").write_text("hello"),
@@ -129,10 +131,10 @@ def test_a_damaged_live_part_is_named(name: str, tmp_path: Path) -> None:
 
 def test_what_is_no_file_in_a_live_part_is_never_opened(tmp_path: Path) -> None:
     killed(tmp_path)
+    os.mkfifo(tmp_path / LIVE / "requests" / "host-1.requests")
+    assert len(read_run(str(tmp_path)).rows) == 21
     os.mkfifo(tmp_path / LIVE / "rank_00009.steps")
-    with pytest.raises(
-        UserError, match=f"{tmp_path}/live holds something that is not a file, and not dlemu's: remove it"
-    ):
+    with pytest.raises(UserError, match=f"{tmp_path}/live holds something that is neither .*, and not dlemu's: remove"):
         read_run(str(tmp_path))
     os.mkfifo(tmp_path / LIVE / "lock")
     assert not is_in_progress(str(tmp_path))
@@ -143,13 +145,12 @@ def test_a_live_part_that_is_larger_than_the_memory_left_is_not_read(
 ) -> None:
     killed(tmp_path)
     size_bytes = sum(path.stat().st_size for path in (tmp_path / LIVE).iterdir())
-    for available_bytes in (2 * size_bytes, 2 * size_bytes - 1):
-        monkeypatch.setattr(live, "host_memory", lambda there=available_bytes: SimpleNamespace(available_bytes=there))
-        if available_bytes == 2 * size_bytes:
-            assert len(read_run(str(tmp_path)).rows) == 21
-        else:
-            with pytest.raises(UserError, match=r"live needs 0\.0 GiB of memory, more than is free"):
-                read_run(str(tmp_path))
+    memory = SimpleNamespace(available_bytes=2 * size_bytes)
+    monkeypatch.setattr(live, "host_memory", lambda: memory)
+    assert len(read_run(str(tmp_path)).rows) == 21
+    memory.available_bytes -= 1
+    with pytest.raises(UserError, match=r"live needs 0\.0 GiB of memory, more than is free"):
+        read_run(str(tmp_path))
 
 
 def test_a_run_goes_on_as_long_as_somebody_marks_it(tmp_path: Path) -> None:
@@ -180,6 +181,18 @@ def killed_checkpoints(folder: Path, *, files: int = 3) -> CheckpointRun:
         own = made.rows[made.rows["rank"] == rank]
         own[: files * 5].tofile(folder / LIVE / f"rows_{rank:05d}")
     return CheckpointRun(str(folder), replace(made.facts, journal=journal, failure=KILLED), made.rows)
+
+
+def test_progress_of_hosts_whose_clocks_differ(tmp_path: Path) -> None:
+    run, live_folder = killed_checkpoints(tmp_path), tmp_path / LIVE
+    expected = CHECKPOINTS.progress(run.facts, str(live_folder))
+    rows = np.fromfile(live_folder / "rows_00001", IO_DTYPE)
+    for name in ("began_ns", "started_ns", "ended_ns"):
+        rows[name] += 10**15
+    rows.tofile(live_folder / "rows_00001")
+    assert CHECKPOINTS.progress(run.facts, str(live_folder)) == expected
+    assert expected is not None
+    assert expected.mb_per_second == pytest.approx(2 * 3 * 2**30 / 3e6), "two ranks' 3 GiB each in 3 s of the slower"
 
 
 def test_checkpoints_that_were_measured_before_a_kill_are_a_result(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from dlemu.checkpoints.stored import NOTE, read_note, write_note
 from dlemu.cli.report import command as report_command
 from dlemu.config import load
 from dlemu.jobs.checkpoint.analyse import CheckpointRun
+from dlemu.jobs.checkpoint.loop import CheckpointRank
 from dlemu.jobs.checkpoint.parts import conditions, exported
 from dlemu.jobs.checkpoint.plan import check_checkpoint_host
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
@@ -157,8 +158,11 @@ def test_what_is_not_complete_or_of_another_model_is_not_read(tmp_path: Path) ->
         run(tmp_path, **read, ranks="4")
     with pytest.raises(UserError, match=r"num_checkpoints_read is 3, but .* holds 2"):
         run(tmp_path, num_checkpoints_write="0", num_checkpoints_read="3")
-    with pytest.raises(UserError, match="recovery_rank_shift is true: each rank would read what another host's"):
+    with pytest.raises(UserError, match="recovery_rank_shift reads what another host's rank wrote: wanted two or"):
         run(tmp_path, **read, recovery_rank_shift="true")
+    placed = Mock(rank=2, node=0, local_rank=1, local_size=2, size=4)  # round robin on two hosts
+    with pytest.raises(UserError, match="equally many ranks, placed host by host"):
+        CheckpointRank(Mock(), placed, Mock(), Mock())
     note = tmp_path / "saved" / "global_epoch1_step1" / NOTE
     note.write_text(note.read_text().replace('"complete": true', '"complete": false'))
     with pytest.raises(UserError, match="is not complete: its run ended before"):

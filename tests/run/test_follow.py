@@ -70,10 +70,7 @@ def test_the_numbers_are_those_of_the_rows_so_far(tmp_path: Path) -> None:
             au_percent=near(au_percent(so_far)) if len(so_far) else None,
             seconds_left=near((24 - steps) / steps * (ranks[0]["met_ns"][-1] - ranks[0]["asked_ns"][0]) / 1e9),
             mb_per_second=near(read / 1e6),
-            figures=(
-                Figure("samples", near(samples), "/s"),
-                Figure("wait", near(waited / 2e7), "%"),
-            ),
+            figures=(Figure("samples", near(samples), "/s"), Figure("wait", near(waited / 2e7), "%")),
         )
         assert present(seen).is_over == (steps == 24)
 

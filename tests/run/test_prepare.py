@@ -94,7 +94,7 @@ def test_the_folder_of_another_run_is_refused_before_data_is_made(tmp_path: Path
     workload = load(settings(tmp_path))
     make_folder(workload.output.folder, 1)
     Path(workload.output.folder, "summary.json").write_text("{}")
-    with pytest.raises(SpaceError, match="another run"):
+    with pytest.raises(SpaceError, match="holds another result"):
         check(workload)
 
 
@@ -121,6 +121,13 @@ def test_only_folders_that_the_run_made_go_with_it(tmp_path: Path) -> None:
     (tmp_path / "mine" / "a" / "note").write_text("kept")
     folder.drop()
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "mine", "note"]
+
+
+def test_a_run_that_was_killed_before_it_measured_anything_gives_way(tmp_path: Path) -> None:
+    for _ in range(2):
+        make_folder(str(tmp_path), 1)
+        (tmp_path / "live" / "requests").mkdir()
+        (tmp_path / "live" / "requests" / "host-1.requests").touch()
 
 
 def test_processes_that_begin_at_once_get_a_folder_each() -> None:
@@ -198,12 +205,10 @@ def test_what_is_wrong_is_told_before_it_is_raised(tmp_path: Path) -> None:
     events: list[Event] = []
     make_share(workload, Comm(), events.append)
     verify_share(workload, Comm(), events.append)
-    verified = events[-1]
-    assert isinstance(verified, DatasetVerified)
+    assert isinstance(verified := events[-1], DatasetVerified)
     assert verified.findings == ()
     min((tmp_path / "train").glob("img*")).unlink()
     with pytest.raises(DatasetError, match=r"1 of 8 files in .* are wrong"):
         verify_share(workload, Comm(), events.append)
-    verified = events[-1]
-    assert isinstance(verified, DatasetVerified)
+    assert isinstance(verified := events[-1], DatasetVerified)
     assert [finding.message for finding in verified.findings] == ["there is no such file"]

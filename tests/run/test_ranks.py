@@ -111,7 +111,7 @@ def test_a_defect_in_what_is_computed_leaves_the_measured_run(tmp_path: Path) ->
         save(TRAINING, job, log, Mock(side_effect=ZeroDivisionError("in what exports it")))
     order = ["rank", "epoch", "step"]
     assert np.array_equal(np.sort(read_run(str(tmp_path)).rows, order=order), np.sort(log.rows, order=order))
-    with pytest.raises(SpaceError, match="results of another run"):
+    with pytest.raises(SpaceError, match="holds another result"):
         check_run_folder(str(tmp_path))
 
 

@@ -10,16 +10,18 @@ from pathlib import Path
 import pytest
 
 import dlemu
-from datagen.errors import DlemuError, UserError
+from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.jobs.training.result import Training
 from dlemu.ranks import Interrupted
 from dlemu.results.figures import JobFigures, Value
+from dlemu.runner.run_folder import check_run_folder, make_folder
 from dlemu.runner.run_list import RunEnded
 from dlemu.studies.answers import SIZE, SWEEP, Trial
 from dlemu.studies.size.find_size import Search
 from dlemu.studies.sweep import run as run_sweep
 from tests.parts import of_parts
 from tests.run.studies import Children, Study
+from tests.runs import make_job, make_log, make_run, write_run
 from tests.sizing.fakes import DEMAND, FakeRunner, known, question
 
 
@@ -65,7 +67,7 @@ def test_an_interrupted_study_goes_on_with_the_others(
     assert runs >= 3
     for done in range(1, runs):
         folder, first, others = tmp_path / f"after-{done}", Children(), Children()
-        first.stops_at, first.error = done + 1, Interrupted(2)
+        first.stops_at, first.error = done + 1, Interrupted(15)
         with pytest.raises(Interrupted):
             study.run(folder, first, "box", monkeypatch)
         assert first.labels == whole.labels[: done + 1]
@@ -90,7 +92,7 @@ def test_a_study_does_not_go_on_after_its_workload_file_has_changed(
         return sweep(folder, children, "mine", monkeypatch, f"workload={file}")
 
     first, others = Children(), Children()
-    first.stops_at, first.error = 2, Interrupted(2)
+    first.stops_at, first.error = 2, Interrupted(15)
     with pytest.raises(Interrupted):
         start(first)
     file.write_text("reader: {batch_size: 2}\n")
@@ -107,9 +109,7 @@ def test_a_study_does_not_run_where_another_process_runs_one(
 ) -> None:
     """A lock is that of an open file: a second descriptor in this process is as good as another process."""
     folder, first, second = tmp_path / "study", Children(), Children()
-    refused: list[str] = []
-
-    watch = first.watch
+    refused, watch = list[str](), first.watch
 
     def again(event: object) -> None:
         watch(event)
@@ -122,6 +122,19 @@ def test_a_study_does_not_run_where_another_process_runs_one(
     study.run(folder, first, "box", monkeypatch)
     assert refused
     assert not second.labels
+
+
+@pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
+def test_a_study_and_a_run_do_not_share_a_folder(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, children = make_job(folder=str(tmp_path / "run")), Children()
+    make_folder(job.folder, job.ranks)
+    write_run(make_run(job, make_log(job)))
+    with pytest.raises(UserError, match=r"holds another result, a training run; set output\.folder to a new folder"):
+        study.run(tmp_path / "run", children, "box", monkeypatch)
+    assert not children.labels
+    study.run(tmp_path / "study", children, "box", monkeypatch)
+    with pytest.raises(SpaceError, match=r"holds another result; set output\.folder to a new folder"):
+        check_run_folder(str(tmp_path / "study"))
 
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)

@@ -18,7 +18,7 @@ from dlemu.jobs.training.parts import CATALOGUE, conditions, training_metrics
 from dlemu.jobs.training.parts import figures as figures_of
 from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.summary import AsynchronousCheckpoints, Mean, PageCache
-from dlemu.machine.environment import StorageFacts
+from dlemu.machine.environment import HostFacts, StorageFacts
 from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.findings import Code, Finding, Number, Severity
 from dlemu.results.answer_files import save_answer
@@ -33,7 +33,7 @@ from dlemu.telemetry import DeviceFacts, Series
 from tests.goldens.render import RESULTS
 from tests.report.folders import write_run
 from tests.results import handmade
-from tests.runs import make_job, make_log, make_run, present, whole_run, with_blocks
+from tests.runs import MS, make_job, make_log, make_run, present, whole_run, with_blocks, with_telemetry
 
 OUTCOMES = {True: "pass", False: "fail", None: "no verdict"}
 
@@ -144,12 +144,13 @@ def served(name: str, phases: tuple[str, ...] = (), run: JobFigures | None = Non
 
 def test_two_that_were_always_busy_are_not_told_apart() -> None:
     """1.4 +- 0.9 % were a difference, of two folders on one device that had nothing to do."""
-    where = Environment(storage=StorageFacts(folder="/mnt", file_system="ext4", device="/dev/vda"))
     busy = replace(figures(), limited_by={RUN: "nothing"})
-    a, b = (side_of_runs(name, {(): busy}, {(): Conditions(title="unet3d", environment=where)}) for name in "ab")
-    compared = compare(a, b)
-    assert compared.verdict.startswith("both kept 18 accelerators busy")
-    assert "A and B are on the same device, /dev/vda" in compared.issues
+    for device, host_of_b, is_one in (("/dev/vda", "x", True), ("/dev/vda", "y", False), ("nas:/export", "y", True)):
+        storage = StorageFacts(folder="/mnt", file_system="ext4", device=device)
+        on_a, on_b = (Environment(storage=storage, hosts=(HostFacts(host=host),)) for host in ("x", host_of_b))
+        compared = compare(served("a", (), busy, environment=on_a), served("b", (), busy, environment=on_b))
+        assert compared.verdict.startswith("both kept 18 accelerators busy")
+        assert (f"A and B are on the same device, {device}" in compared.issues) == is_one
     in_memory = compare(served("a", (RUN,), busy), served("b", (RUN,), busy))
     assert in_memory.verdict.startswith("memory served both, not storage: both kept 18"), "no word of it in the title"
 
@@ -254,6 +255,16 @@ def test_device_figures_are_those_of_counted_devices() -> None:
     assert figures_of(watched("md0")).mean("max_device_mb_per_second") == 80
 
 
+def test_the_peak_is_of_all_hosts_together_although_each_reads_its_devices_when_it_likes() -> None:
+    job = make_job()
+    log = with_telemetry(make_log(job, rank_nodes=(0, 1)))
+    first, second = log.telemetry
+    _, rates = first.readings("block", "nvme0n1", "read_mb_per_second")
+    later = replace(second, time_ns=second.time_ns + 100 * MS)
+    both = figures_of(make_run(job, replace(log, telemetry=(first, later))))
+    assert both.mean("max_device_mb_per_second") == pytest.approx(2 * rates[0])
+
+
 @pytest.mark.parametrize(
     ("code", "severity", "phases"),
     [(Code.PAGE_CACHE, "loud", (RUN,)), (Code.NO_DATA_FROM_STORAGE, "loud", (RUN,)), (Code.PAGE_CACHE, "caution", ())],
@@ -275,6 +286,7 @@ def test_of_checkpoints_memory_may_serve_reading_alone(code: Code | None, phases
     findings = (Finding(code, "loud", numbers),) if code else ()
     found = conditions_of_checkpoints(replace(run.summary, findings=findings), run.facts)
     assert found.from_memory == phases
+    assert {"asynchronous", "interval_seconds", "recovery_rank_shift"} <= found.how.keys(), "they change the metrics"
 
 
 def test_checkpoints_behind_the_training_are_other_work() -> None:

@@ -116,16 +116,15 @@ def test_what_ends_a_search_before_the_storage_does_is_not_called_storage(
 
 
 @pytest.mark.parametrize(
-    ("file", "saved", "reason"),
+    ("saved", "reason"),
     [
-        (SIZE, {"question": asdict(question(cached=True))}, "cached was True, is False"),
-        (SIZE, {"schema_version": None}, "has schema_version None, wanted 1"),
-        ("summary.json", {}, "results of a run"),
+        ({"question": asdict(question(cached=True))}, "cached was True, is False"),
+        ({"schema_version": None}, "has schema_version None, wanted 1"),
     ],
 )
-def test_a_folder_of_something_else_is_refused(file: str, saved: Any, reason: str, tmp_path: Path) -> None:
+def test_a_folder_of_something_else_is_refused(saved: Any, reason: str, tmp_path: Path) -> None:
     answer = build_answer(question(), known(), [])
-    save_answer(str(tmp_path), file, json.loads(to_json(answer)) | saved)
+    save_answer(str(tmp_path), SIZE, json.loads(to_json(answer)) | saved)
     with pytest.raises(UserError, match=reason):
         Search(str(tmp_path), question(), (), lambda event: None).resume()
 
@@ -235,7 +234,7 @@ def test_what_every_count_would_pass_is_refused(word: str, recipe: list[str]) ->
         size([*recipe, word])
 
 
-def test_the_launcher_is_a_word_of_its_own() -> None:
+def test_the_launcher_is_a_word_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert take_word(["a=1", 'launcher="mpirun -np {ranks}"'], "launcher") == ("mpirun -np {ranks}", ["a=1"])
     assert take_word(["a=1"], "launcher") == ("", ["a=1"])
     with pytest.raises(UserError, match="does not say where the count goes"):
@@ -243,9 +242,6 @@ def test_the_launcher_is_a_word_of_its_own() -> None:
     for wrong in ("mpirun 'a -np {ranks}", "mpirun -np {ranks} --host {host}", "mpirun -np {ranks} {}"):
         with pytest.raises(UserError, match="is no command"):
             check_launcher("size", wrong)
-
-
-def test_under_a_launcher_it_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PMI_RANK", "0")
     monkeypatch.setenv("PMI_SIZE", "2")
     with pytest.raises(UserError, match="start it once"):

@@ -12,7 +12,7 @@ import pytest
 
 from datagen.registry import find, names
 from dlemu.telemetry import start_recorder
-from dlemu.telemetry.probe_base import AbsentError, ProbeBase, Scope
+from dlemu.telemetry.probe_base import AbsentError, Counters, ProbeBase, Scope
 
 PROBES = names("dlemu.telemetry")
 UNITS = ("_per_second", "_percent", "_ms", "_mb", "_kib", "_seconds", "watts", "_depth", "_in_flight", "_tasks")
@@ -34,9 +34,7 @@ def test_readings_are_finite_and_name_their_unit(name: str, tmp_path: Path) -> N
     assert all(note.strip() for note in probe.notes)
     assert all(device.probe == name and device.name and device.kind for device in probe.devices)
     first = list(probe.read(time.monotonic_ns()))
-    deadline = time.monotonic() + 0.2
-    while time.monotonic() < deadline:
-        sum(range(1000))
+    burn(0.2)
     if probe.exact:
         probe.mark(time.monotonic_ns())
     second = list(probe.read(time.monotonic_ns()))
@@ -48,6 +46,12 @@ def test_readings_are_finite_and_name_their_unit(name: str, tmp_path: Path) -> N
         assert f"_{reading.metric}".endswith(UNITS), reading.metric
         assert not reading.metric.endswith("_percent") or reading.value <= 100.001
     assert len({(reading.source, reading.metric) for reading in second}) == len(second), "each series once"
+
+
+def test_a_file_that_the_kernel_returns_in_pieces_is_read_to_its_end() -> None:
+    """As mountstats of a host with many mounts: one read returns a page of the records of memory maps."""
+    maps = re.findall(r"^VmFlags:", Counters("/proc/self/smaps").text(), re.MULTILINE)
+    assert len(maps) >= Path("/proc/self/maps").read_text().count("\n") // 2 > 50
 
 
 def burn(seconds: float) -> None:
@@ -68,9 +72,8 @@ def test_the_states_of_the_cpu_add_up(tmp_path: Path) -> None:
 
 def test_a_ranks_cpu_time_is_known_for_an_epoch_shorter_than_the_interval(tmp_path: Path) -> None:
     """With an interval of an hour it reads only at the epoch's begin and end; workers started meanwhile count too."""
-    recorder = start_recorder(
-        Scope(folders=(str(tmp_path),), ranks={7: os.getpid()}, interval_seconds=3600), str(tmp_path)
-    )
+    scope = Scope(folders=(str(tmp_path),), ranks={7: os.getpid()}, interval_seconds=3600)
+    recorder = start_recorder(scope, str(tmp_path))
     recorder.mark()
     before = os.times()
     worker = os.fork()

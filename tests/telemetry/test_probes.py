@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from datagen.registry import find
 from datagen.storage._request_counts import RequestCounts, read_counts, waits_ms
+from dlemu.machine.environment import describe_folder
 from dlemu.telemetry.probe_base import AbsentError, ProbeBase
 from tests.telemetry.machine import Machine, over
 
@@ -56,7 +58,7 @@ def test_all_devices_of_a_stack_are_listed_and_only_the_top_one_is_counted(machi
     assert counted(machine, data) == {"dm-1"}
 
 
-def test_the_innermost_and_last_mount_wins(machine: Machine, tmp_path: Path) -> None:
+def test_the_innermost_and_last_mount_wins(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.disk("sda", "8:0")
     machine.disk("sdb", "8:16")
     machine.mount(tmp_path, "ext4", "/dev/sda", "8:0")
@@ -64,6 +66,10 @@ def test_the_innermost_and_last_mount_wins(machine: Machine, tmp_path: Path) -> 
     data = machine.mount(tmp_path / "data", "ext4", "/dev/sdb", "8:16")
     machine.mount(tmp_path / "dat", "ext4", "/dev/sda", "8:0")
     assert counted(machine, data / "train") == {"sdb"}
+    machine.put("proc/self/mounts", f"/dev/sda / ext4 rw 0 0\nauto {data} autofs rw 0 0\n/dev/sdb {data} ext4 rw 0 0\n")
+    machine.put("proc/filesystems", "")
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(machine.proc))
+    assert describe_folder(str(data)).device == "/dev/sdb"
 
 
 def test_folders_on_several_devices_are_all_counted(machine: Machine, tmp_path: Path) -> None:
@@ -220,15 +226,12 @@ def test_interfaces_have_rates_and_the_speed_of_their_link(machine: Machine) -> 
 
 
 def test_pressure_is_a_percentage_of_elapsed_time(machine: Machine) -> None:
+    text = "some avg10=0.00 avg60=0.00 avg300=0.00 total={}\nfull avg10=0.00 total={}\n"
     for name in ("cpu", "io", "memory"):
-        machine.put(
-            f"proc/pressure/{name}", "some avg10=0.00 avg60=0.00 avg300=0.00 total=100\nfull avg10=0.00 total=0\n"
-        )
+        machine.put(f"proc/pressure/{name}", text.format(100, 0))
     probe = probe_of("pressure", machine)
     read(probe, SECOND_NS)
-    machine.put(
-        "proc/pressure/io", "some avg10=0.00 avg60=0.00 avg300=0.00 total=500100\nfull avg10=0.00 total=250000\n"
-    )
+    machine.put("proc/pressure/io", text.format(500100, 250000))
     assert read(probe, 3 * SECOND_NS)["", "io_some_percent"] == pytest.approx(25)
     machine.put("proc/pressure/io", "some total=1000100\nfull total=500000\n")
     assert read(probe, 4 * SECOND_NS)["", "io_full_percent"] == pytest.approx(25)

@@ -33,6 +33,7 @@ from dlemu.telemetry import (
 )
 from dlemu.telemetry._readings import LogLine, LogWriter, parse_log
 from dlemu.telemetry.probe_base import DeviceFacts, Reading
+from tests.runs import present
 
 
 def started(folder: Path, interval_seconds: float = 0.05) -> Recorder:
@@ -47,8 +48,7 @@ def test_it_reads_at_its_interval_and_returns_all_readings_at_the_end(tmp_path: 
         len(host.readings("memory", "", "used_mb")[0]) >= 4 for host in read_logs(str(tmp_path))
     ):
         time.sleep(0.05)
-    telemetry = recorder.stop()
-    assert telemetry is not None
+    telemetry = present(recorder.stop())
     assert telemetry.node == 3
     assert telemetry.boot_id
     assert {"cpu", "memory"} <= set(telemetry.probes)
@@ -89,8 +89,7 @@ def test_a_lost_recorder_is_named_keeps_its_readings_and_never_blocks_the_run(
     for _ in range(100):
         recorder.mark()
     assert time.monotonic() - began < 10, "who did not answer once is not asked again"
-    telemetry = recorder.stop()
-    assert telemetry is not None
+    telemetry = present(recorder.stop())
     assert telemetry.readings("memory", "", "used_mb")[0].size == (how != "hangs")
     assert recorder.lost
     assert not psutil.pid_exists(recorder._process)
@@ -98,8 +97,7 @@ def test_a_lost_recorder_is_named_keeps_its_readings_and_never_blocks_the_run(
 
 def test_where_the_runs_folder_is_not_visible_the_log_is_in_memory(tmp_path: Path) -> None:
     recorder = started(tmp_path / "not" / "here")
-    telemetry = recorder.stop()
-    assert telemetry is not None
+    telemetry = present(recorder.stop())
     assert ("cpu" in telemetry.probes, recorder.lost) == (True, False)
 
 
@@ -150,11 +148,7 @@ DISK = DeviceFacts(probe="block", name="sda", kind="disk", below=("nvme0c0n1",),
 def written(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
     log = LogWriter(descriptor)
-    log.write(
-        RecorderHead(
-            host="a", node=0, boot_id="b", interval_seconds=1.0, probes=("x",), devices=(DISK,), notes=("first",)
-        )
-    )
+    log.write(host(0, "a", 0).head)
     log.add("x", 2_000_000_000, [Reading("sda", "depth", 1.5), Reading("sdb", "depth", 2)])
     twice = [Reading("twice", "depth", 1), Reading("twice", "depth", 1)]  # as of two sensors with one name
     log.add("x", 3_000_000_000, [*twice, Reading("sdb", "depth", 3), Reading("sdc", "depth", 4)])
@@ -165,9 +159,8 @@ def written(path: Path) -> bytes:
 
 
 def test_a_log_is_parsed_as_it_was_written(tmp_path: Path) -> None:
-    telemetry = parse_log(written(tmp_path / "log"))
-    assert telemetry is not None
-    assert telemetry.notes == ("first", "second")
+    telemetry = present(parse_log(written(tmp_path / "log")))
+    assert telemetry.notes == ("a note", "second")
     assert telemetry.devices == (DISK,)
     assert telemetry.sources("x") == ["sda", "sdb", "sdc", "twice"]
     assert telemetry.readings("x", "sdc", "depth")[1].tolist() == [4]
@@ -204,10 +197,8 @@ def test_nothing_is_written_after_a_line_truncated_by_a_full_disk(
 def test_lines_after_a_damaged_one_are_ignored_with_a_note(tmp_path: Path, line: bytes) -> None:
     lines = written(tmp_path / "log").split(b"\n")
     for at in range(1, len(lines) - 1):
-        whole = parse_log(b"\n".join([*lines[:at], b""]))
-        telemetry = parse_log(b"\n".join([*lines[:at], line, *lines[at + 1 :]]))
-        assert whole is not None
-        assert telemetry is not None
+        whole = present(parse_log(b"\n".join([*lines[:at], b""])))
+        telemetry = present(parse_log(b"\n".join([*lines[:at], line, *lines[at + 1 :]])))
         assert telemetry.value.tolist() == whole.value.tolist()
         assert any(f"damaged in line {at + 1}:" in note for note in telemetry.notes)
 

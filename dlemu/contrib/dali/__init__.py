@@ -7,4 +7,4 @@ from dlemu.extend import loader_base
 
 def depths(spec: loader_base.LoaderSpec) -> tuple[int, int]:
     """Return the queue depths of reader and pipeline, in batches: `prefetch_size` for both, as in DLIO; else 1, 2."""
-    return (spec.reader.prefetch_size,) * 2 if spec.reader.prefetch_size > 0 else (1, 2)
+    return (spec.reader.prefetch_size,) * 2 if spec.reader.prefetch_size else (1, 2)

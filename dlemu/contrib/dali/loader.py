@@ -44,6 +44,7 @@ class Loader(loader_base.Loader):
         phase_spec = self._spec.phases[phase]
         epoch_began_ns = time.monotonic_ns()
         self.close()
+        self._storage_bytes = thread_accounting.process_storage_bytes()
         reads_nothing = phase_spec.fetch.reads_nothing
         feed = Feed(self._spec, phase_spec) if reads_nothing else FileFeed(self._spec, phase_spec, epoch, steps)
         self._feed = feed
@@ -53,9 +54,10 @@ class Loader(loader_base.Loader):
 
     def _batch(self, feed: Feed, step: int, started_ns: int) -> loader_base.Batch:
         phase = feed.phase
-        storage_before, decode_cpu_before = thread_accounting.process_storage_bytes(), self._decode_cpu_ns(phase)
+        storage_before, decode_cpu_before = self._storage_bytes, self._decode_cpu_ns(phase)
         delivered, read = self._run_dali(feed, step, self._pipeline.run)
         run_ns = time.monotonic_ns() - started_ns
+        self._storage_bytes = thread_accounting.process_storage_bytes()  # DALI reads on while the trainer computes
         sample_hash, app_bytes = feed.check(step, read)
         decode_ns = min(run_ns, self._decode_cpu_ns(phase) - decode_cpu_before)
         preprocess_ns, preprocess_cpu_ns = self._preprocessing.spend(phase.batch_size if phase.preprocesses else 0)
@@ -71,7 +73,7 @@ class Loader(loader_base.Loader):
             app_bytes=app_bytes,
             read_calls=0,
             sample_hash=sample_hash,
-            storage_bytes=thread_accounting.process_storage_bytes() - storage_before,
+            storage_bytes=self._storage_bytes - storage_before,
             preprocess_cpu_ns=preprocess_cpu_ns,
         )
         data = np.asarray(delivered.as_tensor()) if phase.fetch.resize_bytes else list(map(np.asarray, delivered))
@@ -97,8 +99,7 @@ class Loader(loader_base.Loader):
 
     def close(self) -> None:
         """End the pipeline and its threads."""
-        self._pipeline = None  # first, as it may still read the feed's files in memory
-        self._feed = None
+        self._pipeline = self._feed = None  # the pipeline first, as it may still read the feed's files in memory
 
 
 def _error_for(spec: fetch.FetchSpec, suspects: list[int], message: str) -> DlemuError:

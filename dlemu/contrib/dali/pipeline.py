@@ -138,20 +138,19 @@ def build(feed: Feed, num_threads: int) -> Any:
     with pipeline:
         sample = read = feed.node()
         if feed.samples_per_array > 1:
-            sample = fn.slice(read, start=_batchwise(feed.indices, np.int32, _types.INT32), shape=[1], axes=[-1])
+            sample = fn.slice(read, start=_batchwise(feed.indices), shape=[1], axes=[-1])
         if phase.fetch.decode == "full" and phase.fetch.format in ("jpeg", "png") and not phase.fetch.reads_nothing:
             colours = _types.RGB if phase.fetch.dataset.record_dims[2:] == (3,) else _types.GRAY
             sample = fn.decoders.image(sample, device="cpu", output_type=colours)
         output = fn.reinterpret(sample, shape=[-1], dtype=_types.UINT8)
-        if phase.fetch.resize_bytes:
-            size = phase.fetch.resize_bytes  # shorter samples are padded with zeros
+        if size := phase.fetch.resize_bytes:  # shorter samples are padded with zeros
             output = fn.slice(output, start=[0], shape=[size], axes=[0], out_of_bounds_policy="pad", fill_values=0)
         pipeline.set_outputs(output, read)
     pipeline.build()
     return pipeline
 
 
-def _batchwise(numbers: Callable[[int], list[int]], dtype: type, dali_type: Any) -> Any:
+def _batchwise(numbers: Callable[[int], list[int]]) -> Any:
     """Return a node that outputs a number for each sample; `numbers(step)` returns those of a batch, from step 1 on."""
-    steps = count(1)
-    return fn.external_source(lambda: [np.array([number], dtype) for number in numbers(next(steps))], dtype=dali_type)
+    batches = map(numbers, count(1))
+    return fn.external_source(lambda: [np.array([number], np.int32) for number in next(batches)], dtype=_types.INT32)

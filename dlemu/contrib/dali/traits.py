@@ -37,7 +37,7 @@ class Traits(LoaderTraits):
         sample_bytes = phase.fetch.place_bytes
         # Samples that are neither cropped nor decoded are delivered as they were read, without a copy.
         copy_bytes = phase.fetch.resize_bytes or (sample_bytes if phase.fetch.decode == "full" else 0)
-        batches = sum(depths(spec)) + _BATCHES_HELD
+        batches = self.batches_ahead(spec) + _BATCHES_HELD
         return batches * phase.batch_size * (sample_bytes + copy_bytes) + _RANK_BYTES
 
 

@@ -123,7 +123,7 @@ def file_name(shard: int) -> str:
 class Operation(IntEnum):
     """An operation on a block; the values are in order of priority."""
 
-    READ, WRITE, REMOVE = range(3)
+    READ, REMOVE, WRITE = range(3)
 
 
 @dataclass(eq=False)
@@ -141,7 +141,7 @@ class Batch:
 class Mover:
     """Threads, each with its own buffer, that read, write and remove queued shards until `close`.
 
-    They take reads first, then writes, then removals, each in the order of submission.
+    They take reads first, then removals, which make room, then writes, each in the order of submission.
     """
 
     def __init__(self, blocks: Blocks, *, seconds: float) -> None:

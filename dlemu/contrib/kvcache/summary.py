@@ -111,7 +111,7 @@ class KvSummary(rows_job.RowsSummary):
     write_gb_per_second: Annotated[float, Metric("written", "GB/s", "higher", head="write\nGB/s")]
     """Bytes written to storage / the same time."""
     tokens_from_storage_percent: float
-    """Share of the prompts' tokens whose keys and values were read from storage."""
+    """Share of the prompts' tokens whose keys and values were read from storage; 0 for the official load."""
     from_storage_percent: float | None
     """Share of the bytes read that came from storage, by the kernel's accounting; None where it has none."""
     official: Official | None = None

@@ -64,6 +64,7 @@ def datasize_command(
     Exit status: 0 done, 1 the settings break a rule, 2 a usage error.
     """
     from dlemu.config import datagen_command, load, to_yaml
+    from dlemu.config.overrides import given_keys
     from dlemu.contrib.mlperf.lines import checkpoint_datasize_lines, datasize_lines
     from dlemu.contrib.mlperf.rehearsal.datasize import Datasize, checkpoint_datasize, datasize, host_memory_gib
 
@@ -74,7 +75,7 @@ def datasize_command(
     memory = host_memory_gib() if memory_gib is None else memory_gib
     memory_source = "measured here" if memory_gib is None else "as given"
     if workload.workflow.train:
-        sets_files = any(each.lstrip("+").startswith("dataset.num_files_train=") for each in overrides)
+        sets_files = "dataset.num_files_train" in given_keys(overrides)
         requested = workload.dataset.num_files_train if sets_files else None
         size: Datasize | CheckpointDatasize = datasize(
             workload, edition=edition, hosts=hosts, memory_gib_per_host=memory, files_requested=requested

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -33,7 +34,7 @@ def datasize_lines(workload: Workload, datagen: str, size: Datasize, memory_sour
         yield f"  sub-folders     {size.subfolders:>12,}         at most 10,000 files in each"
     yield f"  steps an epoch  {size.steps_per_epoch:>12,}"
     yield f"  size            {size.nominal_bytes / 1e9:>12,.1f} GB"
-    yield from _missing_space(workload.dataset.data_folder, size.nominal_bytes)
+    yield from _missing_space(workload, workload.dataset.data_folder, size.nominal_bytes)
     yield from _broken_rules(size.findings)
     yield f"make it: {datagen}"
 
@@ -50,7 +51,7 @@ def checkpoint_datasize_lines(workload: Workload, size: CheckpointDatasize, memo
     yield f"  room            {size.room_gib:>16,.1f} GiB  {CHECKPOINTS} checkpoints, all kept"
     calls = "one call" if size.memory_factor > MEMORY_FACTOR else "clear caches between two calls"
     yield f"  each host       {size.written_gib_per_host:>16,.1f} GiB  {size.memory_factor:,.2f} x its memory: {calls}"
-    yield from _missing_space(workload.checkpoint.checkpoint_folder, size.room_gib * 2**30)
+    yield from _missing_space(workload, workload.checkpoint.checkpoint_folder, size.room_gib * 2**30)
     yield from _broken_rules(size.findings)
 
 
@@ -60,12 +61,14 @@ def _hosts(size: Datasize | CheckpointDatasize, memory_source: str) -> str:
     return f"{count(size.hosts, 'host')} of {memory}, by the rules of v{size.edition}{newest}"
 
 
-def _missing_space(folder: str, wanted_bytes: float) -> Iterator[str]:
-    from dlemu.contrib.mlperf.rehearsal.datasize import free_bytes
+def _missing_space(workload: Workload, folder: str, wanted_bytes: float) -> Iterator[str]:
+    from dlemu.extend import environment
 
-    free, existing_folder = free_bytes(folder)
-    if free < wanted_bytes:
-        yield f"  free            {free / 1e9:>12,.1f} GB in {existing_folder}: NOT ENOUGH"
+    if workload.storage.has_paths:  # an object store does not tell its free space
+        existing_folder = environment.existing_folder(folder)
+        free_bytes = shutil.disk_usage(existing_folder).free
+        if free_bytes < wanted_bytes:
+            yield f"  free            {free_bytes / 1e9:>12,.1f} GB in {existing_folder}: NOT ENOUGH"
 
 
 def _broken_rules(findings: Sequence[Finding]) -> Iterator[str]:

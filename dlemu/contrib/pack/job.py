@@ -210,7 +210,7 @@ def _images(workload: Workload, settings: PackSettings) -> tuple[str, list[str]]
     """Return the folder of the images to pack, and their paths in it; raises UserError, DatasetError."""
     if settings.source:
         folder = settings.source.rstrip("/")
-        paths = images_below(folder, settings.target, only_images=not settings.recipe.keeps)
+        paths = images_below(folder, only_images=not settings.recipe.keeps)
     else:
         train = inspect(workload.dataset, storage=workload.storage_spec).train
         folder, paths = train.folder, [train.name(number) for number in range(train.num_files)]
@@ -224,15 +224,14 @@ def _images(workload: Workload, settings: PackSettings) -> tuple[str, list[str]]
     return folder, paths[: settings.images or None]
 
 
-def images_below(folder: str, target: str, *, only_images: bool) -> list[str]:
+def images_below(folder: str, *, only_images: bool) -> list[str]:
     """Return the relative paths of the files below a folder, sorted; with `only_images`, those with an image's ending.
 
-    Hidden files and the folder `target` are omitted. Raises DatasetError if no file remains.
+    Hidden files and packed sets, among them `pack.target`, are omitted. Raises DatasetError if no file remains.
     """
     paths: list[str] = []
-    target_path = os.path.abspath(target)
     for parent, dirs, files in os.walk(folder, onerror=_raise_unlisted, followlinks=True):
-        dirs[:] = [name for name in dirs if name[0] != "." and os.path.abspath(f"{parent}/{name}") != target_path]
+        dirs[:] = [name for name in dirs if name[0] != "." and not os.path.lexists(f"{parent}/{name}/{PACKED_NAME}")]
         paths += [os.path.join(parent, name)[len(folder) + 1 :] for name in files if not name.startswith(".")]
     images = sorted(path for path in paths if not only_images or is_image(path))
     if not images:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from dlemu.contrib.pack.recipe import DamagedError, prepare
 from dlemu.contrib.pack.settings import PackSettings
+from dlemu.contrib.pack.summary import CLOCKS
 from dlemu.extend import AlignedBuffer, UserError, format_base, registry, storage_base, thread_accounting
 from dlemu.extend import layout as dataset_layout
 
@@ -33,8 +34,7 @@ class FilePacker:
         self._buffer = AlignedBuffer()  # holds one image
         self._account = thread_accounting.ThreadAccounting()
         self._row = Counter[str]()  # of the current file
-        self._lap_ns = 0  # start of the current lap; all time until `_end_lap` is spent on one activity
-        self._lap_cpu_ns = self._lap_cpu_wait_ns = 0  # this thread's totals at that time
+        self._lap_ns = 0, 0, 0  # `CLOCKS` at the start of the lap; all time until `_end_lap` is spent on one activity
 
     def pack(self, number: int, names: Sequence[str]) -> Counter[str]:
         """Pack the named images into packed file `number`, and return its row; raises UserError."""
@@ -42,8 +42,7 @@ class FilePacker:
         process_cpu_ns = time.process_time_ns()  # includes threads that Pillow or NumPy may start
         storage_bytes = thread_accounting.process_storage_bytes()
         row = self._row = Counter(file=number, began_ns=time.monotonic_ns())
-        self._lap_ns = row["began_ns"]
-        self._lap_cpu_ns, self._lap_cpu_wait_ns = self._account.scheduled()
+        self._lap_ns = row["began_ns"], *self._account.scheduled()
         with self._writing(path):
             writer = self._storage.create(path)
         try:
@@ -98,11 +97,10 @@ class FilePacker:
 
     def _end_lap(self, activity: str) -> None:
         """Add the time of the lap to an activity (`read`, `compute` or `write`), and begin the next lap."""
-        lap_ns, (cpu_ns, cpu_wait_ns) = time.monotonic_ns(), self._account.scheduled()
-        self._row[f"{activity}_whole_ns"] += lap_ns - self._lap_ns
-        self._row[f"{activity}_cpu_ns"] += cpu_ns - self._lap_cpu_ns
-        self._row[f"{activity}_cpu_wait_ns"] += cpu_wait_ns - self._lap_cpu_wait_ns
-        self._lap_ns, self._lap_cpu_ns, self._lap_cpu_wait_ns = lap_ns, cpu_ns, cpu_wait_ns
+        now_ns = time.monotonic_ns(), *self._account.scheduled()
+        for clock, before_ns, after_ns in zip(CLOCKS, self._lap_ns, now_ns, strict=True):
+            self._row[f"{activity}_{clock}_ns"] += after_ns - before_ns
+        self._lap_ns = now_ns
 
     @contextlib.contextmanager
     def _writing(self, path: str) -> Iterator[None]:

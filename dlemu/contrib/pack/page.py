@@ -16,7 +16,7 @@ def _screen(summary: PackSummary, folder: str) -> Screen:
     by = f"by {count(summary.ranks, 'process')}, in {duration(summary.seconds)}"
     lines = [] if summary.complete else [Said("failed", summary.verdict, tone="bad")]
     lines += [Said("read", speed, by, tone="strong"), Said("written", rate(summary.write_mb_per_second))]
-    if limit is not None:
+    if limit:
         lines.append(Said("limit", f"{limit.what}, {limit.confidence} confidence: {limit.advice[0]}"))
     if summary.train:
         lines.append(Said("train", summary.train))

@@ -16,7 +16,7 @@ from dlemu.extend import Metric, rows_job
 from dlemu.extend import cache as page_cache
 
 ACTIVITIES = ("read", "compute", "write")  # of a process while it packs an image
-_CLOCKS = {"whole": "by the clock", "cpu": "on a core", "cpu_wait": "ready to run, without a core"}
+CLOCKS = {"whole": "by the clock", "cpu": "on a core", "cpu_wait": "ready to run, without a core"}
 COLUMNS = {
     "rank": "rank that packed it",
     "file": "number of the packed file",
@@ -30,8 +30,8 @@ COLUMNS = {
     "sample_bytes": "bytes of its samples, without what the format adds",
     "storage_bytes": "bytes fetched from storage for it, by the kernel's accounting",
     "cpu_ns": "CPU time of the rank",
-} | {f"{name}_{clock}_ns": f"time to {name}, {state}" for name in ACTIVITIES for clock, state in _CLOCKS.items()}
-"""Columns of pack.parquet, which has a row per packed file. Points in time are nanoseconds of CLOCK_MONOTONIC."""
+} | {f"{name}_{clock}_ns": f"time to {name}, {state}" for name in ACTIVITIES for clock, state in CLOCKS.items()}
+"""Columns of pack.parquet, which has a row per packed file. Points in time: CLOCK_MONOTONIC of the host, ns."""
 # What limits a packing. `processes`: too few for the cores and the storage; `images`: too few for the processes.
 What = Literal["storage", "host CPU", "processes", "images"]
 # Shares of the processes' time, %: reading, computing, waiting for a core, writing, idle.
@@ -112,10 +112,13 @@ class PackSummary(rows_job.RowsSummary):
 def summarise(run: rows_job.RowsRun) -> PackSummary:
     """Return the summary of a packing, from the rows of its files."""
     rows, facts = run.rows, run.facts
-    begin_ns = int(rows["began_ns"].min()) if len(rows) else 0
-    end_ns = int(rows["ended_ns"].max()) if len(rows) else 0
-    window_ns = begin_ns, end_ns
-    seconds = max(1e-9, (end_ns - begin_ns) / 1e9)
+    # Each host has its own clock. All ranks begin together, so the run took as long as the host with the longest span.
+    nodes = np.array(facts.journal.rank_nodes)
+    by_host = [rows[nodes[rows["rank"]] == node] for node in np.unique(nodes)] or [rows]
+    spans_ns = [(own["began_ns"].min(), own["ended_ns"].max()) for own in by_host if len(own)] or [(0, 0)]
+    span_ns = int(np.diff(spans_ns).max())
+    window_ns = spans_ns[0][0], spans_ns[0][0] + span_ns  # by the clock of the first host, whose telemetry is read
+    seconds = max(1e-9, span_ns / 1e9)
     totals = {name: rows[name].sum().item() for name in rows.dtype.names or ()}
     images = totals["images"]
     set_images = int(rows["set_images"].max(initial=0))
@@ -124,8 +127,8 @@ def summarise(run: rows_job.RowsRun) -> PackSummary:
     cpu_percent = 100 * totals["cpu_ns"] / 1e9 / seconds / cores
     idle = mean_of(run, "cpu", "", "idle_percent", window_ns) + mean_of(run, "cpu", "", "iowait_percent", window_ns)
     storage = facts.journal.storage
-    from_storage = _from_storage_percent(totals, "" if storage is None else storage.file_system)
-    shares = _shares(totals, facts.ranks * (end_ns - begin_ns))
+    from_storage = _from_storage_percent(totals, storage.file_system if storage else "")
+    shares = _shares(totals, facts.ranks * span_ns)
     limit = judge_packing(
         shares,
         device_activity(run, window_ns),
@@ -180,7 +183,7 @@ def mean_of(run: rows_job.RowsRun, probe: str, source: str, metric: str, window_
     ends, values = run.telemetry[0].readings(probe, source, metric)
     begins = np.concatenate([[window_ns[0]], ends[:-1]]) if len(ends) else ends  # a reading covers the time before it
     weights = np.maximum(np.minimum(ends, window_ns[1]) - np.maximum(begins, window_ns[0]), 0)
-    return float((values * weights).sum() / weights.sum()) if weights.sum() else math.nan
+    return float(np.average(values, weights=weights)) if weights.sum() else math.nan
 
 
 def _shares(totals: dict[str, int], available_ns: int) -> Shares:

@@ -41,8 +41,9 @@ def command(
     dlemu train workload=job.yaml dataset.data_folder=/mnt/drive/data ranks=8
 
     The job runs unchanged; a hook in its Python processes records what each batch cost, at less than 2 % of its time.
-    After --steps or --minutes it continues unrecorded. Once it ends, the recording is replayed on the same storage,
-    from the same files, which are only read. The workload file (the recipe) names no path, file, host or person.
+    After --steps or --minutes it continues unrecorded. Like --skip, batches that workers prefetch at the start of a
+    pass are left out. Once the job ends, the recording is replayed on the same storage, from the same files, which are
+    only read. The workload file (the recipe) names no path, file, host or person.
 
     Where a launcher drops the environment (containers, ssh, python -I): write `import dlemu.contrib.record.recorder`
     as the first line of the script; its measurements (rows) go to ./dlemu-record, and

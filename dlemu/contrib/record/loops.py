@@ -140,8 +140,8 @@ def _without_warm_up(training: Sequence[Pass], by_pass: Sequence[Sequence[Batch]
     """Return the batches to measure: no warm-up and, in passes long enough, none that were prefetched at the start."""
     measured: list[Batch] = []
     prefetch_of = {loader_pass.number: loader_pass.workers * (loader_pass.prefetch or 2) for loader_pass in training}
-    for index, batches in enumerate(by_pass):
-        after_skip = batches[skip:] if index == 0 else batches
+    for batches in by_pass:
+        after_skip, skip = batches[skip:], 0  # The warm-up is in the first pass.
         prefetched = prefetch_of[batches[0].number]  # batches that workers began to load at the pass's start
         measured += after_skip[prefetched:] if len(after_skip) > 3 * prefetched else after_skip
     return measured
@@ -153,11 +153,8 @@ def _accumulation(rows: ProcessRows, by_pass: Sequence[Sequence[Batch]]) -> int:
     Example: steps after each 4th of 80 batches -> 20 groups of batches -> 4.
     """
     step_times = sorted(step.t for step in rows.steps)
-    batch_count = groups = 0
+    groups = len(by_pass)
     for batches in by_pass:
-        batch_count += len(batches)
-        groups += 1
         for batch, next_batch in itertools.pairwise(batches):
-            if bisect.bisect(step_times, next_batch.t0) > bisect.bisect(step_times, batch.t1):  # a step in between
-                groups += 1
-    return max(1, round(batch_count / groups))
+            groups += bisect.bisect(step_times, next_batch.t0) > bisect.bisect(step_times, batch.t1)  # steps between
+    return max(1, round(sum(map(len, by_pass)) / groups))

@@ -44,9 +44,8 @@ def _screen(answer: RecordAnswer, folder: str) -> Screen:
     lines = [Said("waits", waited, tone="strong")]
     if causes:
         lines.append(Said("to do", advice, tone="strong"))
-    lines.append(Said("a sample", _reads(recording)))
-    verdict = f"{VERDICTS[answer.replayable]} {reason}"
-    lines.append(Said("replay", verdict, tone="good" if answer.replayable else "open"))
+    verdict = Said("replay", f"{VERDICTS[answer.replayable]} {reason}", tone="good" if answer.replayable else "open")
+    lines += [Said("a sample", _reads(recording)), verdict]
     if data is not None:
         files = f"{count(data.files, 'file')} ({data.format}), {size(data.bytes)}"
         lines.append(Said("dataset", f"{files}, {number(data.samples_per_file)} samples each"))

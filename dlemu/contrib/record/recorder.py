@@ -510,8 +510,7 @@ def _end_next(start: Any, arguments: Any, _: Any, error: Any) -> None:
     if grad:
         _process.batches += 1
         _process.began_ns = _process.began_ns or ended_ns
-        is_last = 0 < _process.max_batches <= _process.batches
-        if is_last or 0 < _process.max_ns <= ended_ns - _process.began_ns:
+        if 0 < _process.max_batches <= _process.batches or 0 < _process.max_ns <= ended_ns - _process.began_ns:
             _process.end()
 
 

@@ -45,7 +45,8 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     _check_training(processes, readers, skip)
     loops = [*{id(reader.loop): reader.loop for reader in readers}.values()]
     longest = max(loops, key=lambda loop: len(loop.wait))  # stands for all ranks where they should be alike
-    ranks = max([len(loops), *(rows.process.ranks for rows in processes if rows.passes or rows.steps)])
+    trainers = [rows for rows in processes if rows.passes or rows.steps]
+    ranks = max(len(loops), *(rows.process.ranks for rows in trainers))
     fetches = [fetch for reader in readers for fetch in reader.measured]
     training_fetches = [fetch for reader in readers for fetch in reader.training]  # measured or not
     batch_samples = np.array([samples_of(fetch) for fetch in fetches], float)
@@ -98,8 +99,8 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         arrays=int(np.median([fetch.arrays for fetch in fetches])),
         coverage_percent=_coverage(readers),
         saves=_saves(loops),
-        problems=tuple(_problems(processes, loops, fetches)),
-        notes=(*_notes(loops, parts, few_ready=few_ready and not loops[0].by_device), *item_notes, *size_notes),
+        problems=tuple(_problems(trainers, loops, fetches)),
+        notes=(*_notes(ranks, loops, parts, few_ready=few_ready and not loops[0].by_device), *item_notes, *size_notes),
     )
 
 
@@ -126,10 +127,10 @@ def _with_items_as_samples(processes: Sequence[ProcessRows]) -> tuple[Sequence[P
         return processes, ()
     item_samples = round(samples / sum(fetch.items or 0 for fetch in fetches))
     note = f"its dataset makes batches of {item_samples} samples by itself, read as one piece: each is a sample here"
-    rows_by_item = []
-    for rows in processes:
-        items = [msgspec.structs.replace(fetch, n=fetch.items or fetch.n) for fetch in rows.fetches]
-        rows_by_item.append(replace(rows, fetches=items))
+    rows_by_item = [
+        replace(rows, fetches=[msgspec.structs.replace(fetch, n=fetch.items or fetch.n) for fetch in rows.fetches])
+        for rows in processes
+    ]
     return rows_by_item, (note,)
 
 
@@ -303,23 +304,26 @@ def _saves(loops: Sequence[Loop]) -> Saves | None:
     )
 
 
-def _problems(processes: Sequence[ProcessRows], loops: Sequence[Loop], fetches: Sequence[Fetch]) -> Iterator[str]:
+def _problems(trainers: Sequence[ProcessRows], loops: Sequence[Loop], fetches: Sequence[Fetch]) -> Iterator[str]:
+    first = loops[0]
     loader_settings = attrgetter("iterable", "workers", "prefetch", "batch", "samples", "order")
-    if len(set(map(loader_settings, loops[0].passes))) > 1 or loops[0].interleaved:
+    if len(set(map(loader_settings, first.passes))) > 1 or first.interleaved:
         yield "several loaders feed the training, but a workload has one"
     if any(loop.reads_ahead and not loop.by_device for loop in loops):
         yield "another thread than the trainer's takes the batches: without a GPU's events, a step's time is not known"
-    trainers = [rows for rows in processes if rows.passes or rows.steps]
     ranks = max(rows.process.ranks for rows in trainers)
+    # A launcher's ranks may run on several hosts, whose clocks differ.
+    if len(trainers) > ranks and max(loop.begin_ns for loop in loops) > min(loop.end_ns for loop in loops):
+        yield "its trainers ran one after another: these are rows of several runs; record into an empty folder"
     if len(trainers) < ranks:
         yield f"{len(trainers)} of {ranks} ranks were recorded: the others run on other hosts"
-    if len(loops[0].wait) < MIN_STEPS:
-        yield f"{len(loops[0].wait)} batches counted: wanted {MIN_STEPS} or more"
+    if len(first.wait) < MIN_STEPS:
+        yield f"{len(first.wait)} batches counted: wanted {MIN_STEPS} or more"
     if min(fetch.device for fetch in fetches) < 0:
         yield "this kernel does not report what processes read (/proc/self/io)"
 
 
-def _notes(loops: Sequence[Loop], parts: Parts, *, few_ready: bool) -> Iterator[str]:
+def _notes(ranks: int, loops: Sequence[Loop], parts: Parts, *, few_ready: bool) -> Iterator[str]:
     if parts.core_wait_percent > MAX_CORE_WAIT_PERCENT:
         share = f"{parts.core_wait_percent:.0f} % of a step"
         yield f"{share} is waiting for a core: other load on this host affects the recording"
@@ -329,7 +333,6 @@ def _notes(loops: Sequence[Loop], parts: Parts, *, few_ready: bool) -> Iterator[
     computation = sum(float(loop.computation.sum()) for loop in loops)
     if cpu > 1.2 * computation:  # a smaller excess over one core may be an error of the kernel's accounting
         yield f"the trainer uses {cpu / computation:.1f} cores; a replay uses one at most"
-    ranks = max(len(loops), loops[0].rows.process.ranks)
     if len(loops) == 1 < ranks:
         yield f"one rank reads for {ranks}: the recipe has only that one, with all its reads and the same step time"
     if ranks > 1:

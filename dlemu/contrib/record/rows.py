@@ -149,7 +149,8 @@ _LIST_BY_TYPE = {hint.__args__[0]: name for name, hint in get_type_hints(Process
 def with_hook(folder: str, rows: str, *, steps: int = 0, minutes: float, skip: int = 0) -> dict[str, str]:
     """Install the hook below `folder`; return the environment variables with which a command records into `rows`.
 
-    The recording ends after `skip` + `steps` batches of a trainer (0 steps: no limit), or after `minutes`.
+    The recording ends after `skip` + `steps` batches of a trainer (0 steps: no limit) and the next, whose request ends
+    the last one's step; or after `minutes`.
     """
     owned.claim(folder, HOOK + "/")
     hook_folder = os.path.abspath(os.path.join(folder, HOOK))
@@ -162,7 +163,7 @@ def with_hook(folder: str, rows: str, *, steps: int = 0, minutes: float, skip: i
     return {
         "PYTHONPATH": os.pathsep.join(filter(None, [hook_folder, os.environ.get("PYTHONPATH")])),
         "DLEMU_RECORD": os.path.abspath(rows),
-        "DLEMU_RECORD_WINDOW": f"{steps and steps + skip} {minutes!r}",
+        "DLEMU_RECORD_WINDOW": f"{steps and skip + steps + 1} {minutes!r}",
     }
 
 

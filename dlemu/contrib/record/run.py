@@ -60,7 +60,7 @@ def record(
     recipe = out or os.path.join(folder, RECIPE)
     hook_rows = os.path.join(folder, ROWS)
     status = None
-    _check_paths(folder, recipe)
+    _check_paths(folder, recipe, has_rows=bool(command and row_files(hook_rows)))
     output_folder = owned.take_folder(folder, "--output")
     try:
         if command:
@@ -115,10 +115,10 @@ def how_ended(status: int) -> str:
     return f"with status {status}" if status >= 0 else f"by signal {-status}"
 
 
-def _check_paths(folder: str, recipe: str) -> None:
-    """Raise UserError if the folder or the recipe can't be created."""
+def _check_paths(folder: str, recipe: str, *, has_rows: bool) -> None:
+    """Raise UserError if the folder or the recipe can't be created, or if the folder has rows of another job."""
     result_folder.check_place(folder, setting="--output")
-    if os.path.lexists(os.path.join(folder, RECORD)):
+    if has_rows or os.path.lexists(os.path.join(folder, RECORD)):
         raise UserError(f"{folder} holds a recorded job; name a new folder with --output")
     if os.path.lexists(recipe):
         raise UserError(f"{recipe} already exists: name another file with --out, or remove it")

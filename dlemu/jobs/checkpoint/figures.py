@@ -7,6 +7,7 @@ import numpy as np
 
 from dlemu.checkpoints.io_rows import READ, WRITE
 from dlemu.jobs.checkpoint.analyse import CheckpointRun
+from dlemu.jobs.checkpoint.wording import rounded
 from dlemu.metrics.rates import Intervals
 from dlemu.report.figure_base import AMBER, BLUE, Figure, lines
 
@@ -38,7 +39,7 @@ def checkpoint_throughput(run: CheckpointRun) -> Figure | None:
     title, write, read = "Throughput over time", run.summary.write, run.summary.read
     if write is not None and read is not None and write.slowest_gib_per_second and read.slowest_gib_per_second:
         ratio = read.slowest_gib_per_second / write.slowest_gib_per_second
-        title = f"Reading ran at {ratio:.2g} times the rate of writing"
+        title = f"Reading ran at {rounded(ratio)} times the rate of writing"
     caption = "All ranks together. A page cache takes bytes faster than its storage; the rate is 0 while fsync runs."
     return Figure(title, caption, alt.layer(lines(points, x, "MB/s", palette=(BLUE, AMBER))))
 

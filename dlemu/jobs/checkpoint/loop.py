@@ -15,6 +15,7 @@ from functools import partial
 from itertools import chain
 
 from datagen.content import BulkContent
+from datagen.errors import UserError
 from datagen.storage.storage_base import open_storage
 from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE, READ, WHOLE, WRITE, count_finished, finished_name
 from dlemu.checkpoints.movers import Columns, make_buffers
@@ -45,6 +46,11 @@ class CheckpointRank:
         self, job: CheckpointJob, comm: Comm, watch: Callable[[], None], record: RankRecord[CheckpointJournal]
     ) -> None:
         self._job, self._comm, self._watch, self._record = job, comm, watch, record
+        if job.settings.recovery_rank_shift and job.sources:
+            is_block = comm.rank == comm.node * comm.local_size + comm.local_rank  # else a shift may stay on the host
+            if not is_block or comm.local_size == comm.size:
+                wanted = "wanted two or more hosts with equally many ranks, placed host by host"
+                raise UserError(f"checkpoint.recovery_rank_shift reads what another host's rank wrote: {wanted}")
         self._storage = open_storage(job.storage_spec)
         self._clock = MonotonicClock()
         self._log = RowLog(IO_DTYPE, job.live_path(row_log_name(comm.rank)))

@@ -12,6 +12,11 @@ from dlemu.results.measured import RunFacts
 
 ROWS = "checkpoints.parquet"  # file of the rows in the result folder
 PHASES: dict[Phase, int] = {"write": WRITE, "read": READ}  # phase -> its number in the rows
+# Settings of `checkpoint` that affect how fast it is written and read
+MEASURED_WITH = (
+    "fsync", "odirect", "writers", "read_as", "readers", "verify", "evict_page_cache", "transfer_size",
+    "recovery_rank_shift",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

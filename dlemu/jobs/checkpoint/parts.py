@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dlemu.jobs.checkpoint.analyse import CheckpointRun
-from dlemu.jobs.checkpoint.measured import CheckpointRunFacts
+from dlemu.jobs.checkpoint.measured import MEASURED_WITH, CheckpointRunFacts
 from dlemu.jobs.checkpoint.prediction import run_prediction
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.jobs.checkpoint.summary import CATALOGUE, READING, WRITING, CheckpointSummary, metrics_of
@@ -34,8 +34,8 @@ def figures(run: CheckpointRun) -> JobFigures:
     )
 
 
-# Settings of `checkpoint` that affect the measurement
-_SETTINGS = ("fsync", "odirect", "writers", "read_as", "readers", "verify", "evict_page_cache", "transfer_size")
+# Settings of `checkpoint` that affect the metrics
+_SETTINGS = (*MEASURED_WITH, "asynchronous", "interval_seconds", "snapshot_gb_per_second")
 # Fields of `CheckpointSizes`: the amount, and how ranks divide the model; both depend on the ranks that a run emulates
 _AMOUNT = ("files", "bytes", "tensor_bytes", "ranks_of_job", "first_rank")
 _SHARDING = ("format", "tensor", "pipeline", "data", "zero_stage", "ranks_of_job", "first_rank")

@@ -132,11 +132,6 @@ def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
             "that all hosts see; for drives of each host start a run on each: ranks=RANKS_OF_A_HOST "
             "checkpoint.job_ranks=RANKS_OF_THE_JOB checkpoint.first_rank=FIRST_OF_THIS_HOST"
         )
-    if job.settings.recovery_rank_shift and job.sources and local_ranks >= job.ranks:
-        raise UserError(
-            "checkpoint.recovery_rank_shift is true: each rank would read what another host's rank wrote, but there is "
-            "only one host; wanted ranks on two or more"
-        )
     needed_bytes, available_bytes = local_ranks * _RANK_BYTES, host_memory().available_bytes
     if needed_bytes > available_bytes:
         advice = "run fewer ranks on it" if local_ranks > 1 else "use a larger host"

@@ -17,15 +17,17 @@ from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
 from dlemu.checkpoints.read_files import read_pattern
 from dlemu.config import load, to_yaml
 from dlemu.config.schema import Checkpoint, Workload
+from dlemu.jobs.checkpoint.analyse import CheckpointRun
+from dlemu.jobs.checkpoint.measured import MEASURED_WITH
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.jobs.checkpoint.summary import (
+    Caveat,
     CheckpointCost,
-    CheckpointSummary,
     PhaseSummary,
     snapshot_seconds,
     training_cost,
 )
-from dlemu.jobs.checkpoint.wording import cost_line
+from dlemu.jobs.checkpoint.wording import cost_line, rounded
 from dlemu.metrics.cache import PARTLY_READ_PERCENT
 from dlemu.metrics.checkpoint_rates import GIB
 from dlemu.metrics.findings import Code, Finding
@@ -110,7 +112,7 @@ def run_prediction(
         workload = CHECKPOINTS.complete(load(source, config_dir=request.config_dir, base=base))
     plan = plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
     if measured is not None:
-        storage = _measured_storage(measured.summary, plan)
+        storage = _measured_storage(measured, workload.checkpoint, len(plan.ranks))
     elif request.drive is not None:
         storage = _storage_of_drive(read_drive(request.drive), workload.checkpoint, len(plan.ranks))
     else:
@@ -162,8 +164,8 @@ def _storage_of_drive(drive: Rates, settings: Checkpoint, ranks: int) -> KnownSt
     return KnownStorage(drive.source, writes, reads)
 
 
-def _measured_storage(measured: CheckpointSummary, plan: CheckpointPlan) -> KnownStorage:
-    """Return the storage of a run, with the throughputs that it measured; UserError if it completed no checkpoint."""
+def _measured_storage(run: CheckpointRun, settings: Checkpoint, ranks: int) -> KnownStorage:
+    """Return the storage of a run; UserError if it measured none, memory, or another way than with `settings`."""
 
     def mean_throughput(phase: PhaseSummary | None) -> Value | None:
         """Average the seconds per GiB, not the rates, because the prediction is about seconds."""
@@ -178,13 +180,19 @@ def _measured_storage(measured: CheckpointSummary, plan: CheckpointPlan) -> Know
             percent = max(percent, 100 * half_width(deviation, len(seconds_per_gib), 0.95) / mean)
         return throughput(GIB / mean / 1e6, percent)
 
+    measured, used = run.summary, run.facts.workload.checkpoint
+    if {finding.code for finding in measured.findings} & {Code.NO_DATA_FROM_STORAGE, Caveat.NO_FSYNC}:
+        raise UserError("the run of --from measured memory: wanted one on a drive, with checkpoint.fsync=true")
+    if changed := [name for name in MEASURED_WITH if getattr(settings, name) != getattr(used, name)]:
+        settings_text = ", ".join(f"checkpoint.{name}={getattr(used, name)!s}".lower() for name in changed)
+        raise UserError(f"the run of --from was measured with {settings_text}: leave them, or run `dlemu checkpoint`")
     write, read = measured.write, measured.read
     writes, reads = mean_throughput(write), mean_throughput(read)
     if writes is None and reads is None:
         raise UserError("the run of --from completed no checkpoint: wanted one that wrote or read some")
     findings = []
-    if measured.ranks != len(plan.ranks):
-        findings.append(Finding.of(OUTSIDE, "caution", measured_ranks=measured.ranks, ranks=len(plan.ranks)))
+    if measured.ranks != ranks:
+        findings.append(Finding.of(OUTSIDE, "caution", measured_ranks=measured.ranks, ranks=ranks))
     if write is not None and write.steady is False:
         findings.append(Finding(Code.STORAGE_NOT_STEADY, "caution"))
     from_storage = None if read is None else read.from_storage_percent
@@ -246,18 +254,13 @@ def _screen(answer: CheckpointPrediction, folder: str) -> Screen:
         if phase is None:
             lines.append(Said(label, f"not known of this storage: {unknown}"))
             continue
-        low, high = map(_seconds, phase.seconds_interval)
-        duration = f"{_seconds(phase.seconds)} s a checkpoint ({low} to {high})"
+        low, high = (rounded(seconds, 3) for seconds in phase.seconds_interval)
+        duration = f"{rounded(phase.seconds, 3)} s a checkpoint ({low} to {high})"
         lines.append(Said(label, f"{duration}, at {rate(answer.bytes / phase.seconds / 1e6)}", tone="strong"))
     if answer.training is not None:
         lines.append(Said("costs", cost_line(answer.training)))
     lines.append(Said("from", answer.source))
     return Screen(title=title, lines=lines, notes=answer.issues, folder=folder)
-
-
-def _seconds(seconds: float) -> str:
-    """Return seconds with three significant digits, as many as an uncertainty of 2 % justifies."""
-    return f"{float(f'{seconds:.3g}'):,g}"
 
 
 PARTS = Parts(answer_type=CheckpointPrediction, screen=_screen)

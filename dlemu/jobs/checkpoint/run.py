@@ -55,20 +55,20 @@ class Checkpoints(JobKind):
             return None
         writes, reads = max(0, settings.num_checkpoints_write), max(0, settings.num_checkpoints_read)
         done = int(np.bincount(rows["rank"][rows["file"] == WHOLE], minlength=facts.ranks).min())  # by the slowest rank
-        last = rows[np.argmax(rows["ended_ns"])]  # the latest file or checkpoint
+        order = rows["phase"] << 32 | rows["checkpoint"]  # not by time: each host has its own clock
+        current = rows[order == order.max()]
+        last, files = current[-1], current[current["file"] != WHOLE]
         verb, planned = ("written", writes) if last["phase"] == WRITE else ("read", reads)
-        is_current = (rows["phase"] == last["phase"]) & (rows["checkpoint"] == last["checkpoint"])
-        files = rows[is_current & (rows["file"] != WHOLE)]
         mb_per_second = None
-        if len(files):
-            seconds = max(1, int(files["ended_ns"].max() - files["started_ns"].min())) / 1e9
-            mb_per_second = float(files["bytes"].sum() / 1e6 / seconds)
+        if len(files):  # `began_ns` is the same moment on all hosts
+            mb_per_second = float(1e3 * files["bytes"].sum() / max(1, (files["ended_ns"] - files["began_ns"]).max()))
+        own = rows[rows["rank"] == last["rank"]]
         return Progress(
             at=f"checkpoint {last['checkpoint']}/{planned} {verb}",
             done=done,
             total=writes + reads,
             mb_per_second=mb_per_second,
-            seconds_left=seconds_left((rows["ended_ns"].max() - rows["began_ns"].min()) / 1e9, done, writes + reads),
+            seconds_left=seconds_left((own["ended_ns"].max() - own["began_ns"].min()) / 1e9, done, writes + reads),
         )
 
     def own_facts(self, job: CheckpointJob) -> dict[str, Any]:

@@ -42,11 +42,16 @@ _FINDINGS: Wording[str] = {
 
 def cost_line(cost: TrainingCost) -> str:
     """Return the share of training's time that checkpoints cost and, if failures are expected, the best interval."""
-    line = f"{cost.percent:.2g} % of a training that saves every {duration(cost.interval_seconds)}"
+    line = f"{rounded(cost.percent)} % of a training that saves every {duration(cost.interval_seconds)}"
     if cost.best_interval_seconds is None:
         return line
-    line += f", {cost.wasted_percent_now:.2g} % with a failure every {cost.mtbf_hours:.3g} h"
-    return f"{line}; best every {duration(cost.best_interval_seconds)}: {cost.wasted_percent:.2g} %"
+    line += f", {rounded(cost.wasted_percent_now)} % with a failure every {rounded(cost.mtbf_hours, 3)} h"
+    return f"{line}; best every {duration(cost.best_interval_seconds)}: {rounded(cost.wasted_percent)} %"
+
+
+def rounded(value: float | None, digits: int = 2) -> str:
+    """Return a known number with so many significant digits, and never with an exponent."""
+    return f"{float(f'{value:.{digits}g}'):,.9f}".rstrip("0").rstrip(".")
 
 
 def issue_lines(findings: Sequence[Finding], notes: Iterable[str] = ()) -> tuple[str, ...]:
@@ -100,12 +105,8 @@ def screen(summary: CheckpointSummary, folder: str) -> Screen:
     advice = [RELIEF[phase.limited_by.what] for phase in (summary.write, summary.read) if phase and phase.limited_by]
     lines += [Said("to do", text) for text in dict.fromkeys(advice) if text]
     if summary.training is not None:
-        real_size = ""
-        if summary.scale and summary.write is not None:
-            mb_per_second = summary.write.slowest_gib_per_second * 2**30 / 1e6
-            command = f"dlemu predict workload={summary.workload} --mb-per-second {mb_per_second:.0f}"
-            real_size = f"such small ones; of real size: {command}"
-        lines.append(Said("costs", cost_line(summary.training), real_size))
+        scaled = "such small ones; `dlemu predict` says what those of real size cost" if summary.scale else ""
+        lines.append(Said("costs", cost_line(summary.training), scaled))
     if summary.kept:
         lines.append(Said("kept", kept_line(summary)))
     return Screen(title=title, lines=lines, notes=summary.issues, folder=folder)
@@ -136,7 +137,7 @@ def _phase(phase: PhaseSummary, verb: str) -> Iterator[Said]:
 
 
 def _seconds(seconds: float) -> str:
-    return f"{float(f'{seconds:.2g}'):g} s" if seconds < 100 else duration(seconds)
+    return f"{rounded(seconds)} s" if seconds < 100 else duration(seconds)
 
 
 def kept_line(summary: CheckpointSummary) -> str:

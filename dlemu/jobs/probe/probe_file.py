@@ -27,14 +27,14 @@ def probe_file(folder: str, size_bytes: int) -> Iterator[str]:
         # Registered before the file exists, because Ctrl-C may interrupt the call that creates it.
         stack.push(lambda _kind, failure, _trace: _remove(path, failure))
         try:
-            remove_parts(folder, name)
-            descriptor = create_new(path, flags=os.O_WRONLY, mode=0o600)
-        except OSError as error:
-            stack.pop_all()  # remove nothing: no file was created, or the path is somebody else's file
-            raise SpaceError(f"{path} can't be written: {error.strerror}; name another folder") from error
-        stack.callback(os.close, descriptor)
-        lock(descriptor)
-        try:
+            try:
+                remove_parts(folder, name)
+                descriptor = create_new(path, flags=os.O_WRONLY, mode=0o600)
+            except OSError:
+                stack.pop_all()  # remove nothing: no file was created, or the path is somebody else's file
+                raise
+            stack.callback(os.close, descriptor)
+            lock(descriptor)
             _fill(descriptor, size_bytes)
         except OSError as error:
             raise SpaceError(f"{path} can't be written: {error.strerror}; name another folder") from error

@@ -53,9 +53,8 @@ def measure_cell(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float
         began_ns = comm.all_reduce_max(time.monotonic_ns())
         return began_ns, run_threads(cell_spec, path, byte_range, SETTLE_SECONDS + seconds)
 
-    max_seconds = seconds + _EXTRA_SECONDS
-    results = run_crew(run_job, byte_ranges, _JOB, timeout_seconds=_STALL_SECONDS, most_seconds=max_seconds)
-    return _cell_of_requests(cell_spec, results[0][0], [requests for _, requests in results], seconds)
+    jobs = run_crew(run_job, byte_ranges, _JOB, timeout_seconds=_STALL_SECONDS, most_seconds=seconds + _EXTRA_SECONDS)
+    return _cell_of_requests(cell_spec, jobs[0][0], [requests for _, requests in jobs], seconds)
 
 
 def _by_fio(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float) -> ProbeCell:
@@ -150,10 +149,13 @@ def run_threads(cell_spec: CellSpec, path: str, byte_range: range, seconds: floa
         completions = []
         try:
             buffer = mmap.mmap(-1, size_bytes)
+            page_numbers = np.frombuffer(buffer, np.int64)[::512]  # the first 8 bytes of each 4096
             if cell_spec.writes:
                 buffer[:] = random.bytes(size_bytes)
             while True:
                 slot = int(random.integers(slots)) if cell_spec.random else next(next_slot) % slots
+                if cell_spec.writes:
+                    page_numbers += 1  # no two writes are alike, or drives that deduplicate would store few
                 began_ns = time.monotonic_ns()
                 moved_bytes = call(descriptor, [buffer], byte_range.start + slot * size_bytes)
                 ended_ns = time.monotonic_ns()
@@ -186,8 +188,7 @@ def _cell_of_requests(cell_spec: CellSpec, began_ns: int, requests: list[Request
     start_ns = int(end_ns[end_ns <= warm_ns].max(initial=began_ns))
     counted = (end_ns > start_ns) & (end_ns <= warm_ns + round(seconds * 1e9))
     if counted.sum() < 2:  # a request takes about as long as the cell: count them all
-        start_ns = began_ns
-        counted = np.ones(len(end_ns), bool)
+        start_ns, counted = began_ns, np.ones(len(end_ns), bool)
     counted_seconds = max(1e-9, float(end_ns[counted].max() - start_ns) / 1e9)
     latency_ns = latency_ns[counted]
     p50, p90, p99, p999, maximum = (np.percentile(latency_ns, (50, 90, 99, 99.9, 100)) / 1e6).tolist()

@@ -65,9 +65,8 @@ def probe_target(
     folder = folder or new_folder("probe")
     check_new(folder, "--output")
     target = os.path.abspath(target)
-    is_file = os.path.isfile(target)
     used_engine = choose_engine(engine)
-    storage = describe_folder(existing_folder(os.path.dirname(target) if is_file else target))
+    storage = describe_folder(existing_folder(target))
     answer = ProbeAnswer(
         complete=False,
         target=target,
@@ -78,7 +77,7 @@ def probe_target(
     )
     _check_target(target, cell_specs)
     size_bytes = _test_file_bytes(target, cell_specs, file_bytes)
-    with contextlib.nullcontext(target) if is_file else probe_file(target, size_bytes) as path:
+    with contextlib.nullcontext(target) if os.path.isfile(target) else probe_file(target, size_bytes) as path:
         _check_direct(path)
         for cell_spec in cell_specs:
             measure = partial(measure_cell, cell_spec, path, size_bytes, seconds, used_engine)

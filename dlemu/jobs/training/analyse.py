@@ -40,7 +40,7 @@ from dlemu.results.parts import summarise_requests
 def analyse(run: MeasuredTraining) -> Summary:
     """Return the summary of a run, computed in this order: metrics, page cache, limit, findings, verdict."""
     facts, journal, rows = run.facts, run.facts.journal, run.training
-    workload, settings = facts.workload, facts.workload.metric
+    plan, workload, settings = facts.train_plan, facts.workload, facts.workload.metric
     kept = au.kept_rows(rows, settings.exclude_start_steps, settings.exclude_end_steps)  # the steps that count
     read_by_devices = activity.delivered_by_devices(run, "read_mb_per_second")
     device_mb_per_second, delivered_percent = cache.device_metrics(rows, read_by_devices)
@@ -48,8 +48,8 @@ def analyse(run: MeasuredTraining) -> Summary:
     proof = cache.prove(  # how much came from storage, not from the page cache, by the kernel's counters
         rows,
         file_system=journal.storage.file_system if journal.storage else "",
-        odirect=workload.reader.odirect,
-        evicted=workload.reader.evict_page_cache == "epochs",
+        bypassed=workload.reader.odirect or workload.reader.evict_page_cache == "epochs",
+        would_help=_would_help(run),
         dataset_bytes=facts.total_bytes,
         memory_bytes=sum(host.memory_bytes for host in journal.hosts),
     )
@@ -63,6 +63,7 @@ def analyse(run: MeasuredTraining) -> Summary:
     findings = tuple(finding for finding in candidates if finding is not None and finding not in shown_with_limit)
     verdict = judge(evidence, limit.what if limit else "")
     notes = (*workload.notes, *facts.notes, *recording_notes(workload.recorded, facts.ranks))
+    stopped = journal.stopped_after_steps is not None
     evaluations = run.ordered.of("phase", (EVALUATION,))
     evaluation = Evaluation(rates.training_ns(evaluations) / 1e9, sum_of(evaluations, "samples"))
     return Summary(
@@ -82,7 +83,7 @@ def analyse(run: MeasuredTraining) -> Summary:
         checkpoints=msgspec.convert(journal.checkpoints, tuple[CheckpointTiming, ...], from_attributes=True),
         asynchronous_checkpoints=_asynchronous_checkpoints(run),
         each_sample_once=tuple(
-            cache.each_sample_once(facts.train_plan, epoch.number, epoch.steps, rows.of("epoch", (epoch.number,)))
+            cache.each_sample_once(plan, epoch.number, epoch.steps, rows.of("epoch", (epoch.number,)), stopped=stopped)
             for epoch in (facts.schedule if len(rows) else ())
         ),
         data_folder=workload.dataset.data_folder,
@@ -165,6 +166,9 @@ def _evidence(run: MeasuredTraining, kept: StepTable, metrics: Metrics, served_p
     counted_au = metrics.au_percent.mean if metrics.au_percent else None
     shortest_block = min(block.steps for epoch in facts.schedule for block in epoch.blocks)
     uneven_percent = loss_percent(kept, kept).uneven_computation if counted_au else 0.0
+    steps, length = sum(metrics.steps_per_epoch), ("train.epochs", len(facts.schedule))
+    if steps == facts.workload.train.total_training_steps:  # more epochs would add none
+        length = "train.total_training_steps", steps
     return Evidence(
         complete=facts.failure is None,
         threshold_percent=100 * settings.au,
@@ -174,7 +178,7 @@ def _evidence(run: MeasuredTraining, kept: StepTable, metrics: Metrics, served_p
         au_whole=metrics.au_whole_percent.mean if metrics.au_whole_percent else None,
         au_without_waits=100 * counted_au / (counted_au + uneven_percent) if counted_au else None,
         uncertainty_percent=metrics.au_uncertainty.expanded_percent if metrics.au_uncertainty else None,
-        epochs=len(facts.schedule),
+        length=length,
         from_storage_percent=served_percent,
         cached=settings.cached,
         reads=bool(metrics.app_bytes),
@@ -198,6 +202,18 @@ def _lost_measurements(run: MeasuredTraining) -> Iterator[Finding]:
                 yield Finding.of(code, "caution", pattern="steps", of_ranks=name_ranks(lost), host=host.host)
     for node in journal.lost_recorders:  # killed or suspended, so telemetry does not cover the whole training
         yield Finding.of(code, "caution", pattern="telemetry", host=journal.hosts[node].host)
+
+
+def _would_help(run: MeasuredTraining) -> str:
+    """Return the settings that would keep the page cache from serving reads, of those that the run takes."""
+    reader, data_format = run.facts.workload.reader, run.facts.workload.dataset.format
+    if reader.odirect or reader.page_cache_percent:
+        return "" if reader.odirect else "reader.page_cache_percent=0"
+    takes_direct = reader.data_loader in ("pytorch", "threads") and reader.engine != "library"  # libraries may not
+    settings = ["reader.odirect=true"] if takes_direct else []
+    if (evicts := cache.eviction(data_format)) != f"reader.evict_page_cache={reader.evict_page_cache}":
+        settings.append(evicts)
+    return " or ".join(settings)
 
 
 def _other_program(rows: Rows, metrics: Metrics, proof: cache.CacheProof) -> Finding | None:
@@ -233,7 +249,7 @@ def _limit(run: MeasuredTraining, judged: Rows, proof: cache.CacheProof, other_p
         read_threads=reader.read_threads,
         from_storage_percent=math.nan if from_storage is None else from_storage,
         other_program=other_program,
-        is_object_store=bool(facts.journal.requests),
+        io_depth=reader.io_depth if facts.journal.requests else 0,
         deeper_queue=deeper_queue,
     )
     return judge_limit(au.au_percent(judged), causes, work, context)

@@ -39,7 +39,7 @@ def check_dataset(facts: Facts) -> Check:
         return Check(level="warn", observed=observed, wanted=f"dataset.num_files_train={wanted_files}")
     if dataset.notes:
         return Check(level="warn", observed=f"{observed}; {'; '.join(dataset.notes)}")
-    return Check(level="ok", observed=observed)
+    return Check(observed=observed)
 
 
 def check_ranks(facts: Facts) -> Check | None:
@@ -50,7 +50,7 @@ def check_ranks(facts: Facts) -> Check | None:
     check_host(job, job.ranks)
     steps, memory_gib = job.train_plan.steps_per_epoch, memory_needed(job, job.ranks) / 2**30
     observed = f"{count(job.ranks, 'rank')}, {count(steps, 'step')} per epoch, {memory_gib:.1f} GiB"
-    return Check(level="ok", observed=observed)
+    return Check(observed=observed)
 
 
 def check_ceiling(facts: Facts) -> Check:

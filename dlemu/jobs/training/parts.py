@@ -10,7 +10,7 @@ import numpy as np
 
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.measured import Facts, exported
+from dlemu.jobs.training.measured import Facts, Series, exported
 from dlemu.jobs.training.result import TRAINING, Run
 from dlemu.jobs.training.summary import Metrics, Summary
 from dlemu.jobs.training.wording import memory_warning, screen
@@ -78,8 +78,7 @@ def figures(run: Run) -> JobFigures:
 
 def training_metrics(metrics: dict[str, Any]) -> dict[str, Value]:
     """Return the metrics that have a value; the total time gets the relative half width of samples/s."""
-    all_values = {name: value_of(metric) for name, metric in metrics.items()}
-    values = {name: value for name, value in all_values.items() if value is not None}
+    values = {name: value for name, metric in metrics.items() if (value := value_of(metric)) is not None}
     total, rate = values.get("total_seconds"), values.get("samples_per_second")
     if total and rate and rate.half_width is not None and rate.mean:
         values["total_seconds"] = Value(total.mean, total.mean * rate.half_width / rate.mean)
@@ -134,26 +133,30 @@ def conditions(summary: Summary, facts: Facts) -> Conditions:
 
 def _device_metrics(run: Run) -> dict[str, float | None]:
     """Return the peak rate of all counted devices together, and the mean latency of their reads; None if unknown."""
-    total_rates: dict[float, float] = {}  # by time
-    for (*_, seconds), rate in _readings(run, "read_mb_per_second").items():
-        total_rates[seconds] = total_rates.get(seconds, 0.0) + rate
-    peak = max(total_rates.values(), default=None)
-    reads, latencies = _readings(run, "reads_per_second"), _readings(run, "mean_read_latency_ms")
-    with_reads = [key for key, latency in latencies.items() if reads.get(key, 0) > 0 and math.isfinite(latency)]
-    weights = [reads[key] for key in with_reads]
-    latency_ms = float(np.average([latencies[key] for key in with_reads], weights=weights)) if with_reads else None
+    rates = _counted_series(run, "read_mb_per_second")
+    times = np.unique(np.concatenate([np.empty(0), *(series.seconds for series in rates)]))
+    total = np.zeros(len(times))
+    for series in rates:  # hosts read their devices at times of their own; a rate holds since the reading before it
+        is_known = (times >= series.seconds[0]) & (times <= series.seconds[-1])
+        total[is_known] += series.values[np.searchsorted(series.seconds, times[is_known])]
+    reads, latencies = (
+        {
+            (series.host, series.probe, series.source, second): value
+            for series in _counted_series(run, metric)
+            for second, value in zip(series.seconds.tolist(), series.values.tolist(), strict=True)
+        }
+        for metric in ("reads_per_second", "mean_read_latency_ms")
+    )
+    pairs = np.array([(reads[key], ms) for key, ms in latencies.items() if reads.get(key, 0) > 0 and math.isfinite(ms)])
+    latency_ms = float(np.average(pairs[:, 1], weights=pairs[:, 0])) if len(pairs) else None
+    peak = float(total.max()) if len(total) else None
     return {"max_device_mb_per_second": peak, "mean_device_read_latency_ms": latency_ms}
 
 
-def _readings(run: Run, metric: str) -> dict[tuple[str, str, str, float], float]:
-    """Return a metric of the counted devices: (host, probe, source, seconds since the start of training) -> value."""
+def _counted_series(run: Run, metric: str) -> list[Series]:
+    """Return a metric over time of each counted device that has readings."""
     probes = {device.probe for _, device in devices_of(run.telemetry) if device.counted}
-    return {
-        (series.host, series.probe, series.source, float(seconds)): float(value)
-        for probe in probes
-        for series in run.device_series(probe, metric)
-        for seconds, value in zip(series.seconds, series.values, strict=True)
-    }
+    return [series for probe in probes for series in run.device_series(probe, metric) if len(series.seconds)]
 
 
 def _charts(run: Run, folder: str) -> Iterator[tuple[str, Figure]]:

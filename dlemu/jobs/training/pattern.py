@@ -170,8 +170,7 @@ def loader_costs(job: TrainingJob) -> HostCosts:
 
 
 def _loader_costs(_: Comm, job: TrainingJob) -> HostCosts:
-    batch_size = job.workload.reader.batch_size
-    pause = Duration(mean=0.02 / batch_size)
+    pause = Duration(mean=0.02 / job.workload.reader.batch_size)
     spec = job.loader_spec(0)
     spec = replace(spec, reader=replace(spec.reader, preprocess_time=pause, preprocess="sleep"))
     without_reads = replace(spec.phases["ceiling"], preprocesses=True)
@@ -282,9 +281,8 @@ def merge_levels(levels: Sequence[Level]) -> list[Level]:
     merged = []
     for readers in sorted({level.readers for level in levels}):
         repeated = [level for level in levels if level.readers == readers]
-        seconds = np.array([level.seconds for level in repeated])
-        rates = np.array([level.mb_per_second for level in repeated])
-        widths = np.array([level.half_width_percent for level in repeated])
+        parts = [(level.seconds, level.mb_per_second, level.half_width_percent) for level in repeated]
+        seconds, rates, widths = np.array(parts).T
         mean, total_seconds = float(rates @ seconds / seconds.sum()), float(seconds.sum())
         # The half width of the mean follows from those of the levels, but is at least the distance of any level from
         # the mean, of which short levels count less.

@@ -23,7 +23,7 @@ from dlemu.config.schema import Workload
 from dlemu.jobs.training.plan import TrainingJob, make_job, make_schedule, planned_dataset
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.machine.environment import existing_folder
-from dlemu.metrics.cache import WANTED_RATIO
+from dlemu.metrics.cache import WANTED_RATIO, eviction
 from dlemu.report.units import size
 from dlemu.results.wording import count
 from dlemu.runner.job import CONFIRM_ABOVE_BYTES, TRIAL_SCALE
@@ -227,19 +227,17 @@ def _advice(workload: Workload, ranks: int, existing_files: int) -> str:
     files, size_bytes = needed.num_files_train, nominal_bytes(needed)
     if existing_files >= files:
         return f"The folder already has {existing_files:,} files: set dataset.num_files_train={existing_files}."
-    options, eviction = ["--make"], "reader.evict_page_cache=epochs"
+    options = ["--make"]
     if existing_files:
         options.append(_folder_beside(workload, str(files)))
     if not suffices:
         options.append(f"dataset.num_files_train={files}")
-    if _fits_page_cache(workload, size_bytes):
-        options.append(eviction)
+    options += _eviction(workload, size_bytes)
     wanted = f"Wanted {files:,} files ({size(size_bytes)}) for {step_text}"
     advice = f"{wanted}; add to the command\n    {shlex.join(options)}"
     if size_bytes > CONFIRM_ABOVE_BYTES and TRIAL_SCALE in workload.scales and not workload.scale:
-        options = [f"scale={TRIAL_SCALE}", _folder_beside(workload, TRIAL_SCALE), "--make"]
-        if _fits_page_cache(workload, 0):  # the trial takes a few GB
-            options.append(eviction)
+        evicts = _eviction(workload, 0)  # the trial takes a few GB
+        options = [f"scale={TRIAL_SCALE}", _folder_beside(workload, TRIAL_SCALE), "--make", *evicts]
         advice += f"\nor, to try it with small samples,\n    {shlex.join(options)}"
     return f"{advice}\n(in Python, make=True for --make)"
 
@@ -249,10 +247,11 @@ def _folder_beside(workload: Workload, name: str) -> str:
     return override(["dataset", "data_folder"], f"{workload.dataset.data_folder.rstrip('/')}-{name}")
 
 
-def _fits_page_cache(workload: Workload, size_bytes: int) -> bool:
-    """Return whether the page cache could hold a dataset of `size_bytes`, so that the run would get no verdict."""
+def _eviction(workload: Workload, size_bytes: int) -> list[str]:
+    """Return the setting that evicts a dataset of `size_bytes`, if the page cache could hold that; else none."""
     storage, reader = open_storage(workload.storage_spec.buffered), workload.reader
     if reader.odirect or reader.evict_page_cache != "never" or workload.metric.cached or storage.is_remote:
-        return False
+        return []
     in_memory = storage.memory_kind(existing_folder(workload.dataset.data_folder))
-    return not in_memory and size_bytes < WANTED_RATIO * psutil.virtual_memory().total
+    fits = not in_memory and size_bytes < WANTED_RATIO * psutil.virtual_memory().total
+    return [eviction(workload.dataset.format)] if fits else []

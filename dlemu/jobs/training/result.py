@@ -41,8 +41,8 @@ from dlemu.runner.ranks import Ranks
 from dlemu.runner.recording import RankRecord
 from dlemu.telemetry import Telemetry
 
-# Maximum number of steps (of all ranks) or samples, and of checkpoints, in a plan: each takes memory to analyse
-_MAX_PLANNED, _MAX_CHECKPOINTS = 10**9, 10**6
+# Maxima in a plan: steps of all ranks or samples of a batch, and checkpoints, take memory to analyse; samples take time
+_MAX_PLANNED, _MAX_CHECKPOINTS, _MAX_SAMPLES = 10**9, 10**6, 10**11
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,7 +234,7 @@ def _check_facts(facts: Facts) -> None:
     if min(plan.num_files, plan.num_samples_per_file, plan.batch_size) < 1:
         raise UserError("its plan has no samples")
     steps = facts.workload.train.epochs * max(1, plan.steps_per_epoch)
-    if facts.ranks * steps > _MAX_PLANNED or plan.num_samples > _MAX_PLANNED:
+    if max(facts.ranks * steps, plan.batch_size) > _MAX_PLANNED or plan.num_samples > _MAX_SAMPLES:
         raise UserError("its facts.json plans more steps or samples than any run could have")
     if facts.workload.workflow.checkpoint and every > 0 and steps // every > _MAX_CHECKPOINTS:
         raise UserError(f"its facts.json plans {steps // every} checkpoints")

@@ -234,11 +234,9 @@ class Summary(StorageSummary):
             return self.verdict
         served = cache.from_storage_percent.mean if cache.served_percent is None else cache.served_percent
         memory_share = f"{100 - min(100.0, served):.0f} %" if served and served >= 0.5 else "all"
-        were_busy, they = "its accelerator was busy", "It"
-        if self.ranks > 1:
-            were_busy, they = f"all {self.ranks} accelerators were busy", "They"
+        busy = f"all {self.ranks} accelerators were busy. They" if self.ranks > 1 else "its accelerator was busy. It"
         return (
-            f"dlemu works here: {were_busy}. {they} read {number(read.mean if read else 0.0)} MB/s, {memory_share} of "
+            f"dlemu works here: {busy} read {number(read.mean if read else 0.0)} MB/s, {memory_share} of "
             "it from memory: this is no result of your drive. Next: measure the drive with "
             f"{finding.numbers.get('would_help', LARGER_DATASET)} (metric.cached=true allowed memory)"
         )

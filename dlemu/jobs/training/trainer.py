@@ -32,7 +32,6 @@ from dlemu.runner.recording import RankRecord
 from dlemu.runner.run_folder import StopFile
 
 if TYPE_CHECKING:  # most runs save no checkpoints
-    from dlemu.checkpoints.io_rows import SavedCheckpoint
     from dlemu.checkpoints.save import TrainingSaver
 
 _MAX_FOLDERS = 64  # per split, whose devices are looked up: each may be a mount, and a dataset can have thousands
@@ -162,7 +161,7 @@ class _Trainer:
                 blocks = (Block(1, plan.steps_per_epoch, checkpoint=False),)
                 self._run_epoch(replace(self._loop, stop=None), EVALUATION, "valid", epoch.number, blocks)
         if self._saver is not None:
-            self._note_saved(self._saver.finish())
+            self._record.note(checkpoints=(*self._record.journal.checkpoints, *self._saver.finish()))
 
     def measure_ceiling(self) -> float | None:
         """Return the AU of the same loop on null storage, in percent, on rank 0; None on others or if not measured."""
@@ -177,9 +176,6 @@ class _Trainer:
         logs = self._comm.gather(log.rows.copy())
         percent = math.nan if logs is None else emulated_percent(kept_rows(np.concatenate(logs), 1, 0))
         return None if math.isnan(percent) else percent
-
-    def _note_saved(self, complete: list[SavedCheckpoint]) -> None:
-        self._record.note(checkpoints=(*self._record.journal.checkpoints, *complete))
 
     def _run_epoch(self, loop: StepLoop, phase: int, data: Phase, epoch: int, blocks: Sequence[Block]) -> bool:
         """Run an epoch, with `phase` in its log, and save its checkpoints; return whether `loop.stop` ended it."""
@@ -212,6 +208,6 @@ class _Trainer:
                 if block.checkpoint and self._saver is not None:
                     queue.read_ahead()
                     released_ns, complete = self._saver.save(epoch, block.number)
-                    self._note_saved(complete)
+                    self._record.note(checkpoints=(*self._record.journal.checkpoints, *complete))
                     free_ns = max(released_ns, self._comm.all_reduce_max(self._clock.now_ns()))
         return False

@@ -29,8 +29,7 @@ _HOST_WORDS: dict[Number, str] = {"host CPU": "host", "emulator": "emulator on t
 _VERDICTS: dict[str, str] = {
     VerdictCode.PASS: "PASS: {value} is at least {threshold_percent:g} %{other}",
     VerdictCode.FAIL: "FAIL: {value} is below {threshold_percent:g} %{other}",
-    VerdictCode.UNDECIDED: "UNDECIDED: {value} is too close to {threshold_percent:g} % to call; run longer: "
-    "train.epochs={epochs}",
+    VerdictCode.UNDECIDED: "UNDECIDED: {value} is too close to {threshold_percent:g} % to call; run longer: {longer}",
     VerdictCode.INCOMPLETE: "NO VERDICT: the run did not complete",
     VerdictCode.NOTHING_COMPUTED: "NO VERDICT: no computation to judge (train.computation_time is 0, or every step was "
     "excluded)",
@@ -330,8 +329,10 @@ def _verdict(summary: Summary) -> Said:
     if summary.passed_from_memory:
         return Said("memory", summary.headline, tone="strong")
     word, metrics, tone = verdict_word(summary.verdict_code), summary.metrics, VERDICT_TONES[summary.passed]
-    if summary.outcome in ("no verdict", "undecided") or metrics.sustained_percent is None:  # the text says what to do
-        return Said(word, summary.verdict.removeprefix(f"{word}: ").replace("+-", "±"), tone=tone)
+    said = summary.verdict.removeprefix(f"{word}: ").replace("+-", "±")
+    is_judged = metrics.sustained_percent is not None and summary.outcome not in ("no verdict", "undecided")
+    if not is_judged or said.startswith("AU of "):  # the text says what to do, or which other AU was judged
+        return Said(word, said, tone=tone)
     width = metrics.au_uncertainty.expanded_percent if metrics.au_uncertainty else None
     value = f"AU {with_uncertainty(metrics.sustained_percent, width, metrics.au_threshold_percent)}"
     needed = f"{metrics.au_threshold_percent:g} % needed"

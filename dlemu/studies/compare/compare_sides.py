@@ -84,9 +84,9 @@ def _from_memory(a: Side, b: Side, settings: Settings = ()) -> FromMemory:
     return {phase: (phase in phases_a, phase in phases_b) for phase in sorted({*phases_a, *phases_b})}
 
 
-def _memory_served_one(from_memory: FromMemory) -> list[str]:
-    """Return a phrase if memory served only one of two runs of a single phase, which are then not comparable."""
-    served_a, served_b = from_memory.get(RUN, (False, False))
+def _memory_served_one(from_memory: FromMemory, phase: str = RUN) -> list[str]:
+    """Return a phrase if memory served only one of two runs in a phase, in which they are then not comparable."""
+    served_a, served_b = from_memory.get(phase, (False, False))
     return [f"{'A' if served_a else 'B'}'s data came from memory"] if served_a != served_b else []
 
 
@@ -172,9 +172,8 @@ def _differences(comparison: Comparison, a: Side, b: Side) -> Iterator[str]:
             continue
         phase = metric.phase or RUN
         in_phase = "" if phase == RUN else f"{phase}: "
-        if not pair.compares_storage(phase):
-            served = "B" if pair.from_memory[phase][1] else "A"
-            yield f"{in_phase}not comparable: {served}'s data came from memory"
+        if reasons := _memory_served_one(pair.from_memory, phase):
+            yield f"{in_phase}not comparable: {reasons[0]}"
             continue
         memory = f"{_BOTH_FROM_MEMORY}: " if phase in pair.from_memory else ""
         subject = in_phase if metric.phase else f"{metric.title}: "

@@ -170,20 +170,20 @@ def issues_between(a: Side, b: Side, conditions_a: Conditions, conditions_b: Con
     """Yield a sentence for each difference other than the storage, and the warnings of each side."""
     if os.path.realpath(a.name) == os.path.realpath(b.name):
         yield "A and B are the same folder: they do not differ"
+    settings_a, settings_b = settings_of(conditions_a), settings_of(conditions_b)
     storages = [conditions.environment.storage for conditions in (conditions_a, conditions_b)]
     devices = [storage.device for storage in storages if storage and storage.device]
-    if len(devices) > len(set(devices)):
+    # Other hosts have a device of their own with this name, unless it names the server: nas:/export.
+    if len(devices) > len(set(devices)) and (":/" in devices[0] or settings_a["host"] == settings_b["host"]):
         yield f"A and B are on the same device, {devices[0]}"
-    titles = []
-    for side in (a, b):
-        workload = next((run.workload for run in side.runs.values()), "")
-        titles.append(side.conditions_of_run().title or workload)
+    titles = [
+        side.conditions_of_run().title or next((run.workload for run in side.runs.values()), "") for side in (a, b)
+    ]
     if titles[0] != titles[1]:
         yield f"A ran {titles[0]} and B {titles[1]}: the difference is not due to the storage alone"
     if conditions_a.how and conditions_b.how:  # other benchmarks do not record `how`
-        settings_a, settings_b = settings_of(conditions_a), settings_of(conditions_b)
         for key, text in settings_a.items():
-            if key in settings_b and text != settings_b[key]:
+            if settings_b.get(key, text) != text:
                 yield f"{key}: {text} for A, {settings_b[key]} for B"
     if max(len(a.runs), len(b.runs)) > 1 and not (a.is_search or b.is_search):
         for name, side, other_name, other in (("A", a, "B", b), ("B", b, "A", a)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,10 +28,10 @@ from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.run_prediction import usable_cores
 from dlemu.jobs.training.wording import recording_notes
 from dlemu.loaders.traits_base import check_installed
+from dlemu.metrics.cache import eviction
 from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.metrics.t_interval import FEWEST
 from dlemu.report import units
-from dlemu.results import SUMMARY
 from dlemu.results.answer_files import save_answer
 from dlemu.results.wording import at_scale, count
 from dlemu.runner.events import Doing, PartMeasured, Warned, ignore
@@ -172,7 +171,7 @@ def _probe_and_search(
     probed, needed = units.number(inputs.probe_mb_per_second), units.number(inputs.mb_per_accelerator)
     on_event(PartMeasured(levels, f"{probed} MB/s; one accelerator needs {needed} MB/s; expected to pass: {expected}"))
     if page_cache == "evicted":  # as for the probe
-        argv = [*argv, "reader.evict_page_cache=epochs"]
+        argv = [*argv, eviction(workload.dataset.format)]
     plan = plan_trials(job, search.question, trial_seconds, argv)
     return search.search(inputs, max(1, expected), partial(run_trial, plan))
 
@@ -181,12 +180,6 @@ class Search(RunList[int, Trial, SizeAnswer]):
     """The trials of a search, in which the results so far decide the next count of accelerators."""
 
     file, noun, runs_in, answer_type = SIZE, "search", "trials", SizeAnswer
-
-    def resume(self) -> None:
-        """Load the trials of an interrupted search; raises UserError, also if the folder is that of a run."""
-        if os.path.exists(os.path.join(self.folder, SUMMARY)):
-            raise UserError(f"{self.folder} holds the results of a run; set output.folder to a new folder")
-        super().resume()
 
     def start(self, planned: Planned[int], folder: str) -> Trial:
         """Run a trial; raises UserError if this host can't run that many accelerators."""
@@ -202,8 +195,7 @@ class Search(RunList[int, Trial, SizeAnswer]):
         `run` runs a trial, given its count of accelerators, its number and its folder. It raises UserError if this host
         can't run the count: the search goes on with smaller ones, unless the count is 1 or has run here before.
         """
-        self._inputs, self._run = inputs, run
-        self._refusal = ""  # the message of that error
+        self._inputs, self._run, self._refusal = inputs, run, ""  # the last: the message of that error
         max_count = inputs.max_accelerators
         while (accelerators := next_count(self.runs, self.question, first, max_count)) is not None:
             trial_number = len(self.runs) + 1

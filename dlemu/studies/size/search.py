@@ -69,7 +69,7 @@ def next_count(trials: Sequence[Trial], question: Question, first: int, max_coun
     passed = low.accelerators if low else 0
     if failed is None and passed < max_count:  # go up in steps of 1, 2, 4, ... from the first count
         tried = sum(count.accelerators >= first for count in counts)
-        return min(max_count, passed + int(2 ** max(0, tried - 1)))
+        return min(max_count, passed + (1 << max(0, tried - 1)))
     if failed is not None and failed.accelerators - passed > 1:
         if len(counts) > MAX_ESTIMATES:
             return (passed + failed.accelerators) // 2

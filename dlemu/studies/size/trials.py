@@ -96,7 +96,6 @@ class TrialPlan:
     question: Question
     window_seconds: float
     batches_ahead: int
-    total_steps: int  # maximum of steps of a trial
     seed: int  # of the first trial; each further trial has another seed, and so reads in another order
 
     def sustained(self, rows: Rows) -> Values:
@@ -113,11 +112,10 @@ def plan_trials(job: TrainingJob, question: Question, trial_seconds: float, argv
     # AU depends on training alone, so a trial does nothing else.
     training_only = ("workflow.generate_data=false", "workflow.checkpoint=false", "workflow.evaluation=false")
     return TrialPlan(
-        argv=(*argv, *training_only, "output.report=false"),
+        argv=(*argv, *training_only, "output.report=false", f"train.total_training_steps={steps}"),
         question=question,
         window_seconds=window_seconds_of(job.workload),
         batches_ahead=ahead,
-        total_steps=steps,
         seed=train.seed,
     )
 
@@ -150,7 +148,6 @@ def run_trial(plan: TrialPlan, accelerators: int, number: int, folder: str) -> T
             request_stop(live)
 
     argv = [*plan.argv, f"ranks={accelerators}", f"train.seed={plan.seed + number - 1}"]
-    argv.append(f"train.total_training_steps={plan.total_steps}")
     started = time.monotonic()
     run_train(argv, folder, stop_if_decided, shlex.split(question.launcher.format(ranks=accelerators)))
     seconds = time.monotonic() - started

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from contextlib import closing
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -23,6 +27,7 @@ from dlemu.contrib.dali.traits import Traits
 from dlemu.dlio.config import dlio_yaml
 from dlemu.jobs.training.plan import TrainingJob, make_job
 from dlemu.loaders.loader_base import Batch, LoaderSpec
+from dlemu.machine import thread_accounting
 from tests.config.test_dlio import golden
 from tests.datasets import make_dataset
 
@@ -74,6 +79,20 @@ def test_pictures_are_decoded(tmp_path: Path) -> None:
         for pixels, wanted in zip(batch.data, planned(spec, number), strict=True):
             ours, theirs = (np.frombuffer(data, np.uint8).astype(int) for data in (wanted, pixels))
             assert np.abs(ours - theirs).max() <= 1
+
+
+def test_what_dali_reads_while_the_trainer_computes_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, read_bytes = job_of(make_dataset(tmp_path, format="npy")).loader_spec(0), [5000]
+    monkeypatch.setattr(thread_accounting, "process_storage_bytes", lambda: sum(read_bytes))
+    feed = SimpleNamespace(phase=spec.phases["train"], check=lambda *_: (0, 0))
+    parts = SimpleNamespace(Feed=None, FileFeed=lambda *_: feed, build=lambda *_: SimpleNamespace(run=lambda: ([], [])))
+    with patch.dict(sys.modules, {"dlemu.contrib.dali.pipeline": parts}):  # as DALI may not be installed
+        sys.modules.pop("dlemu.contrib.dali.loader", None)
+        loader, counted = import_module("dlemu.contrib.dali.loader").Loader(spec), []
+    for batch in loader.batches("train", 1, 3):
+        counted.append(batch.trace.storage_bytes)
+        read_bytes.append(1000)
+    assert counted == [0, 1000, 1000]
 
 
 def victim(spec: LoaderSpec, step: int) -> Path:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -116,9 +117,10 @@ def test_a_storage_that_runs_full_is_named_with_what_to_do(launcher: tuple[str, 
     assert (summary.complete, summary.outcome, summary.write_gb_per_second > 0) == (False, None, True)
 
 
-def test_a_run_is_measured_and_not_predicted() -> None:
+@pytest.mark.parametrize("storage", [{}, {"mb_per_second": 5}])
+def test_a_run_is_measured_and_not_predicted(storage: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="can't predict a run of KV-cache offload: measure it with `dlemu kvcache`"):
-        library.predict(["workload=llama3_1_8b"], mb_per_second=5)
+        library.predict(["workload=llama3_1_8b", "ranks=8"], **storage)
 
 
 @pytest.mark.slow

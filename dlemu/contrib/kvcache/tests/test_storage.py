@@ -107,16 +107,16 @@ def gated(gate: Any, seconds: float = 60.0) -> Iterator[Mover]:
         moves.close()
 
 
-def test_reads_go_first_and_removing_last() -> None:
+def test_reads_go_first_and_writes_last_which_need_the_room_of_what_is_removed() -> None:
     gate = Gate()
     with gated(gate) as moves:
         moves.submit(Batch(Operation.WRITE, 0, (1,)))
         until(lambda: gate.order, "the first write")
-        for way, number in ((Operation.REMOVE, 4), (Operation.WRITE, 2), (Operation.READ, 3)):
+        for way, number in ((Operation.WRITE, 2), (Operation.REMOVE, 4), (Operation.READ, 3)):
             moves.submit(Batch(way, 0, (number,)))
         gate.open.set()
         until(lambda: len(gate.order) == 8, "all shards")
-    asked = ["write", "read", "read", "write", "write", "write", "remove", "remove"]
+    asked = ["write", "read", "read", "remove", "remove", "write", "write", "write"]
     assert gate.order == asked, "what is under way ends first"
 
 

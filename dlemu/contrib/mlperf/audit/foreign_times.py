@@ -7,7 +7,8 @@ import os
 from dlemu.config import load, workload_names
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_run, find_runs, shipped_accelerator_settings
 from dlemu.contrib.mlperf.audit.own_result import is_own
-from dlemu.contrib.mlperf.audit.tolerant import value_at
+from dlemu.contrib.mlperf.audit.tolerant import number
+from dlemu.contrib.mlperf.rules.core_config import effective
 from dlemu.extend import ForeignRun, UserError
 from dlemu.results.wording import count
 
@@ -64,9 +65,10 @@ def _settings(run: AuditedRun) -> list[str]:
         raise UserError(f"{run.path} lacks {', '.join(missing)}: wanted its config.yaml, as DLIO writes it")
     if setup.workload not in workload_names():  # a name in a foreign file could be the path of any file
         raise UserError(f"{run.path} has workload {setup.workload!r}: wanted one of {', '.join(workload_names())}")
-    prefetch_size = value_at(setup.config, "reader.prefetch_size")
-    optional = {"dataset.num_samples_per_file": setup.samples_per_file, "reader.prefetch_size": prefetch_size}
-    settings = required | {key: value for key, value in optional.items() if isinstance(value, int)}
+    config = effective(setup.config or {})
+    optional = ["reader.prefetch_size", "dataset.num_samples_per_file"]
+    optional += ["dataset.record_length_bytes", "dataset.record_length_bytes_stdev"]
+    settings = required | {key: config[key] for key in optional if number(config.get(key)) is not None}
     return [f"{key}={value}" for key, value in settings.items()] + ["workflow.checkpoint=false"]
 
 

@@ -168,8 +168,7 @@ def _memory(call: CallRecords, _: AnyResult) -> Values:
         sizes_gib["metadata"] = total_bytes / 2**30
     known_gib = {source: gib for source, gib in sizes_gib.items() if gib is not None}
     if known_gib and max(known_gib.values()) <= min(known_gib.values()) * (1 + _MEMORY_TOLERANCE):
-        first_gib = next(iter(known_gib.values()))
-        known_gib = dict.fromkeys(known_gib, first_gib)  # all sources agree
+        known_gib = dict.fromkeys(known_gib, next(iter(known_gib.values())))  # all sources agree
     return {source: f"{gib:.2f} GiB" for source, gib in known_gib.items()}
 
 

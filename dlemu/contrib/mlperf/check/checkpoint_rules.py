@@ -174,17 +174,10 @@ def _ranks_per_host(call: CheckpointCall, result: CheckpointResult) -> Iterator[
     """In CLOSED, each host runs more than 4 processes (4.6.2)."""
     if not result.closed or call.ranks is None:
         return
-    if not call.hosts:
+    if call.hosts:
+        yield from official.few_per_host(call.ranks, call.hosts)
+    else:
         yield from unapplied("checkpoint.hosts", {"number of hosts": None})
-        return
-    limit = official.RANKS_PER_HOST
-    ranks_per_host = call.ranks / call.hosts
-    seen = f"{call.ranks} processes on {call.hosts} hosts"
-    if ranks_per_host < limit:
-        yield by_rule("checkpoint.hosts", seen)
-    elif ranks_per_host == limit:
-        wanted = f"more than {limit} by the text and the checker; {limit} by the text's table"
-        yield by_rule("checkpoint.hosts", seen, wanted, severity="warning")
 
 
 def _counts(result: CheckpointResult) -> Iterator[Finding]:

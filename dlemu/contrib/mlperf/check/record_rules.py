@@ -222,8 +222,7 @@ def _on_storage(call: CallRecords, result: AnyResult) -> Iterator[Finding]:
 
 def _logs_agree(call: CallRecords, _: AnyResult) -> Iterator[Finding]:
     """DLIO's log, and its output as the tool kept it, are of this run."""
-    names = call.files if call.phase == "run" else ()
-    for name in names:
+    for name in call.files if call.phase == "run" else ():
         if name == LOG or name.endswith("_run.stdout.log"):
             log = read_text(os.path.join(call.path, name), []) or ""
             yield from _printed_figures(call, name, log)

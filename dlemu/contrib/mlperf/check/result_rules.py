@@ -72,8 +72,7 @@ def _au_finding(finding: Finding, call: TrainingCall, result: TrainingResult) ->
     basis = "from its steps" if has_steps else "as printed: the steps are missing"
     # The rules' text applies the AU threshold to the measured runs only; v3.0's checker also applies it to the warm-up.
     is_exempt = call is result.warm_up and not result.edition.checks_tree
-    seen = f"{finding.seen} ({basis})"
-    return replace(finding, severity="warning" if is_exempt else finding.severity, seen=seen)
+    return replace(finding, severity="warning" if is_exempt else finding.severity, seen=f"{finding.seen} ({basis})")
 
 
 def _with_metadata(call: TrainingCall) -> Setup:
@@ -211,18 +210,18 @@ def rates_agree(result: TrainingResult) -> Iterator[Finding]:
 
 def dataset_phases(result: TrainingResult) -> Iterator[Finding]:
     """The runs read at least as many files as datasize requires and at most as many as datagen generated."""
-    required = [call.num_files for call in result.in_phase("datasize") if call.num_files]
-    generated = [call.num_files for call in result.in_phase("datagen") if call.num_files]
+    required = min((call.num_files for call in result.in_phase("datasize") if call.num_files), default=0)
+    generated = max((call.num_files for call in result.in_phase("datagen") if call.num_files), default=float("inf"))
     read = [(call, call.num_files) for call in result.runs if call.num_files]
     for call, files in read:
-        if generated and files > max(generated):
-            seen = f"the run read {files:,} files, datagen generated {max(generated):,}"
+        if files > generated:
+            seen = f"the run read {files:,} files, datagen generated {generated:,}"
             yield by_rule_at(call.path, "dataset.phases", seen)
-        if required and files < min(required):
-            seen = f"the run read {files:,} files, datasize requires {min(required):,}"
+        if files < required:
+            seen = f"the run read {files:,} files, datasize requires {required:,}"
             yield by_rule_at(call.path, "dataset.phases", seen)
-    if required and generated and max(generated) < min(required):
-        seen = f"datagen generated {max(generated):,} files, datasize requires {min(required):,}"
+    if generated < required:
+        seen = f"datagen generated {generated:,} files, datasize requires {required:,}"
         yield by_rule_at(result.in_phase("datagen")[0].path, "dataset.made", seen)
 
 

@@ -27,6 +27,7 @@ _LIMIT_PATTERNS = (
 """A description states a memory limit as the shell command that sets it, or as the setting itself."""
 _UNITS_GIB = {"": 2.0**-30, "K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10}
 _DESCRIPTION_SUFFIXES = (".yaml", ".yml", ".json")
+_ALLOWED_SUFFIXES = (".yaml", ".pdf", ".md")  # all that systems/ may hold (2.1.7 of v3.0)
 
 
 def check_systems(submission: Submission, calls: Sequence[CallRecords]) -> Iterator[Finding]:
@@ -40,6 +41,8 @@ def check_systems(submission: Submission, calls: Sequence[CallRecords]) -> Itera
     pdfs = {_stem(name) for name in names if _file_kind(name) == "pdf"}
     for name in names:
         path = os.path.join(folder, name)
+        if os.path.isdir(path) or not name.endswith(_ALLOWED_SUFFIXES):
+            yield by_rule_at(path, "systems.files", f"{name} in systems/", "only .yaml, .pdf, .md files", "move it out")
         if os.path.isfile(path) and not os.path.getsize(path):
             yield by_rule_at(path, "files.empty", f"{name} has 0 bytes")
         if _file_kind(name) == "text" and _stem(name) not in systems:  # `_check_description` reads the others

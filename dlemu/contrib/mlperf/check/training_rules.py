@@ -80,7 +80,7 @@ def _dataset(edition: Edition, official: Official, files: int | None, printed: P
             yield from _steps(official, files, accelerators)
         return
     # The official batch size: a run with another one breaks `settings.changed`, whatever its dataset.
-    bound = smallest_dataset(official, official.batch_size, accelerators, memory_gib * GIB)
+    bound = smallest_dataset(official, accelerators, memory_gib * GIB)
     if files >= bound.advised_files:
         return
     if bound.files - edition.spare_files <= files < bound.files:

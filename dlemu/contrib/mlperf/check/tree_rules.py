@@ -116,10 +116,9 @@ def _is_rank_file(file: str, name: str) -> bool:
 
 
 def _required_by_v3(call: CallRecords, rule: str, required: Sequence[str]) -> Iterator[Finding]:
-    missing = []
-    for name in required:
-        if not any(fnmatch(file, name) or _is_rank_file(file, name) for file in call.files):
-            missing.append(name)
+    missing = [
+        name for name in required if not any(fnmatch(file, name) or _is_rank_file(file, name) for file in call.files)
+    ]
     if missing:
         yield by_rule(rule, f"no {', '.join(missing)}")
     folder = os.path.join(call.path, CONFIG_FOLDER)
@@ -188,8 +187,7 @@ def submission_categories(submission: Submission) -> Iterator[Finding]:
                 yield by_rule_at(os.path.join(path, name), "submission.category", f"a folder {name}")
         for name in folders_in(os.path.join(path, "training")):
             if name not in _WORKLOADS_V3:
-                folder = os.path.join(path, "training", name)
-                yield by_rule_at(folder, "submission.workload", f"a folder {name}")
+                yield by_rule_at(os.path.join(path, "training", name), "submission.workload", f"a folder {name}")
 
 
 def hidden_runs(submission: Submission) -> Iterator[Finding]:
@@ -211,9 +209,8 @@ def hidden_runs(submission: Submission) -> Iterator[Finding]:
 def holds_code(path: str, levels: int = _CODE_LEVELS) -> bool:
     """Return whether a folder, or one at most `levels` - 1 levels below, seems to hold official code or its archive."""
     folders, files = folders_in(path), entries_of(path)[0]
-    if _FOLDERS_IN_CODE.intersection(folders) or _FILES_IN_CODE.intersection(files):
-        return True
-    if any(name.endswith(_ARCHIVES) for name in files):
+    has_archive = any(name.endswith(_ARCHIVES) for name in files)
+    if has_archive or _FOLDERS_IN_CODE.intersection(folders) or _FILES_IN_CODE.intersection(files):
         return True
     return levels > 1 and any(holds_code(os.path.join(path, name), levels - 1) for name in folders)
 

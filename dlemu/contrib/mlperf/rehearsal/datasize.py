@@ -6,12 +6,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import psutil
-
 from dlemu.config.schema import Workload
 from dlemu.contrib.mlperf.audit.run_settings import Printed, setup_of
 from dlemu.contrib.mlperf.check.training_rules import check_run
-from dlemu.contrib.mlperf.rules.checkpoints import CHECKPOINTS, MODELS, RANKS_PER_HOST, OfficialModel, official_model
+from dlemu.contrib.mlperf.rules.checkpoints import CHECKPOINTS, MODELS, OfficialModel, few_per_host, official_model
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, Edition, Official, newest_edition
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.contrib.mlperf.rules.training import GIB, DatasetBound, smallest_dataset
@@ -70,7 +68,7 @@ def datasize(
     rules, official = _edition(workload, edition)
     official = replace(official, samples_per_file=workload.dataset.num_samples_per_file)
     memory_gib = hosts * memory_gib_per_host
-    bound = smallest_dataset(official, official.batch_size, workload.ranks, memory_gib * GIB)
+    bound = smallest_dataset(official, workload.ranks, memory_gib * GIB)
     files = bound.advised_files
     samples = files * official.samples_per_file
     advised_subfolders = math.ceil(files / FILES_PER_FOLDER) if files > FILES_PER_FOLDER else 0
@@ -110,12 +108,6 @@ def host_memory_gib() -> float:
     """Return this host's memory in GiB, or its control group's limit if that is lower."""
     host = environment.describe_host()
     return min(host.memory_bytes, host.memory_limit_bytes or host.memory_bytes) / GIB
-
-
-def free_bytes(folder: str) -> tuple[int, str]:
-    """Return the free space of a folder, or of its nearest existing parent, and the path of that folder."""
-    existing_folder = environment.existing_folder(folder)
-    return psutil.disk_usage(existing_folder).free, existing_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,5 +167,4 @@ def _checkpoint_findings(
     if size.ranks != model.ranks and not is_subset:
         seen, wanted = f"{size.ranks} processes", f"{model.ranks} processes in CLOSED"
         yield by_rule("checkpoint.processes", seen, wanted, f"ranks={model.ranks}")
-    if size.ranks / hosts < RANKS_PER_HOST:
-        yield by_rule("checkpoint.hosts", f"{size.ranks} processes on {hosts} hosts", fix="use fewer hosts")
+    yield from few_per_host(size.ranks, hosts)

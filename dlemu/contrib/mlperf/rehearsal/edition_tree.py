@@ -20,6 +20,7 @@ from dlemu.contrib.mlperf.audit.call_records import METADATA, SEPARATION, STAMP_
 from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER, ORGANISATION_NAME
 from dlemu.contrib.mlperf.rehearsal import DIVISION, EDITION, NOTE
 from dlemu.contrib.mlperf.rehearsal.datasize import Datasize
+from dlemu.contrib.mlperf.rules.training import GIB
 from dlemu.extend import SpaceError, UserError, child_run, dlio_workload, environment, owned, write_text
 
 _SEED_OVERRIDE = "++workload.train.seed="  # is not recorded: the rehearsal, not the submitter, sets each run's seed
@@ -179,11 +180,12 @@ def _write_hydra(folder: str, run_folder: str, config: str, overrides: list[str]
 
 def write_system(plan: RehearsalPlan, hosts: int, memory_gib_per_host: float) -> None:
     """Write the part of the system's description that a rehearsal knows, for identical hosts; raises SpaceError."""
-    system = plan.system
-    limit_bytes = environment.describe_host().memory_limit_bytes
-    client: dict[str, Any] = {"quantity": hosts, "chassis": {"memory_capacity": max(1, round(memory_gib_per_host))}}
-    if limit_bytes is not None:
-        client["environment"] = [{"name": "memory.max", "value": f"memory.max = {limit_bytes}"}]
+    system, host = plan.system, environment.describe_host()
+    client: dict[str, Any] = {"quantity": hosts}
+    if host.memory_limit_bytes is not None:
+        client["environment"] = [{"name": "memory.max", "value": f"memory.max = {host.memory_limit_bytes}"}]
+        memory_gib_per_host = max(memory_gib_per_host, host.memory_bytes / GIB)  # runs record it, not the limit
+    client["chassis"] = {"memory_capacity": max(1, round(memory_gib_per_host))}
     solution = {"submission_name": system, "capabilities": {"multi_host": hosts > 1}, "friendly_description": "FILL IN"}
     description = {"system_under_test": {"solution": solution, "clients": [client]}}
     write_text(os.path.join(plan.submission, "systems"), f"{system}.yaml", yaml.safe_dump(description, sort_keys=False))

@@ -154,8 +154,8 @@ class Figures:
 class TrainingRehearsal(Rehearsal[Datasize]):
     command = "train"
     defaults = ("metric.verdict=au",)  # as the edition's tool judges
-    measured: list[Figures] = field(default_factory=list)
-    """Figures of the finished runs, without the warm-up."""
+    finished: list[Figures] = field(default_factory=list)
+    """Figures of the finished runs, the warm-up first."""
 
     def calls(self) -> Sequence[Call]:
         """Return a warm-up and the measured runs, each with a different seed for its shuffles."""
@@ -178,7 +178,7 @@ class TrainingRehearsal(Rehearsal[Datasize]):
         files = workload.dataset.num_files_train
         warning = "" if files >= bound.files else ": TOO SMALL, the result will not be valid"
         self.report(f"dataset: {files:,} files; the rules require {bound.files:,} or more ({bound.because}){warning}")
-        if same_file_system(workload.dataset.data_folder, os.path.dirname(plan.tree)):
+        if workload.storage.has_paths and same_file_system(workload.dataset.data_folder, os.path.dirname(plan.tree)):
             self.report("data and results share a file system, which the rules forbid: set output.folder")
         self.report(f"results: {plan.folder}")
 
@@ -200,22 +200,22 @@ class TrainingRehearsal(Rehearsal[Datasize]):
         if figures.au_percent is not None:
             line += f"; dlemu's own AU {figures.au_percent:.2f} %"
         self.report(line)
+        self.finished.append(figures)
         if call.label != WARM_UP:
-            self.measured.append(figures)
-            sums = training_sums([each.printed for each in self.measured])
+            sums = training_sums([each.printed for each in self.finished[1:]])
             self.write_sums(runs, model=workload.model.name, num_accelerators=printed.accelerators, **sums)
 
     def outcome(self, checked: Checked) -> tuple[int, list[str]]:
         """Return the exit status (4, no verdict, if only this host kept runs from passing), and lines on the runs."""
         lines = list(self._outcome_lines())
-        if all(run.passed for run in self.measured) and checked.valid:
-            return 0, lines
+        failed = [run for run in self.finished if not run.passed]
         broken_rules = {finding.rule for finding in checked.findings if finding.severity == "error"}
-        held_back = all(run.passed or run.held_back for run in self.measured)
-        return (4 if broken_rules <= {"au.low"} and held_back else 1), lines
+        if failed and all(run.held_back for run in failed) and broken_rules <= {"au.low"}:
+            return 4, lines
+        return (1 if failed or broken_rules else 0), lines
 
     def _outcome_lines(self) -> Iterator[str]:
-        runs, workload = self.measured, self.plan.workload
+        runs, workload = self.finished[1:], self.plan.workload
         aus = [run.printed.au_percent or 0.0 for run in runs]
         rates = [run.printed.samples_per_second or 0.0 for run in runs]
         cov_percent = 100 * pstdev(rates) / (fmean(rates) or 1)

@@ -8,7 +8,7 @@ checkpointing checks of v3.0's submission checker. `dlemu.checkpoints` computes 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -16,6 +16,7 @@ import msgspec
 from dlemu.config import load
 from dlemu.config.schema import Workload
 from dlemu.contrib.mlperf.rules.core_config import WORKLOADS_YAML
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 
 CHECKPOINTS = 10  # number that a result saves, and then loads, in one call or two (section 4.7.1 of v3.0)
 SUBSET_RANKS = 8  # processes of a subset run, which saves a part of a larger model (section 2.2 of v2.0, 4.3.5 of v3.0)
@@ -61,3 +62,13 @@ def official_model(name: str | None) -> OfficialModel | None:
     spelling = (name or "").lower().replace("_", "-")
     size = _SIZE.search(spelling)
     return MODELS[f"llama3-{size[1]}"] if size and spelling.startswith("llama") else None
+
+
+def few_per_host(ranks: int, hosts: int) -> Iterator[Finding]:
+    """Yield a finding if a CLOSED result has too few processes on each host (4.6.2 of v3.0)."""
+    seen = f"{ranks} processes on {hosts} hosts"
+    if ranks < RANKS_PER_HOST * hosts:
+        yield by_rule("checkpoint.hosts", seen)
+    elif ranks == RANKS_PER_HOST * hosts:
+        wanted = "more than 4 by the text and the checker; 4 by the text's table"
+        yield by_rule("checkpoint.hosts", seen, wanted, severity="warning")

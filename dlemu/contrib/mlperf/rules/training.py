@@ -44,9 +44,9 @@ class DatasetBound:
         return f"{STEPS_PER_EPOCH} steps of each accelerator"
 
 
-def smallest_dataset(official: Official, batch_size: int, accelerators: int, memory_bytes: float) -> DatasetBound:
+def smallest_dataset(official: Official, accelerators: int, memory_bytes: float) -> DatasetBound:
     """Return the smallest allowed dataset for the accelerators and the memory of all hosts together."""
-    samples_by_steps = STEPS_PER_EPOCH * batch_size * accelerators
+    samples_by_steps = STEPS_PER_EPOCH * official.batch_size * accelerators
     samples_by_memory = MEMORY_FACTOR * memory_bytes / official.record_bytes
     return DatasetBound(
         files_by_memory=math.ceil(samples_by_memory / official.samples_per_file),

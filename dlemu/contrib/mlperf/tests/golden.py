@@ -252,6 +252,7 @@ def describe(folder: Path, name: str = "box", **capabilities: Any) -> Path:
     """Write the description of the system, whole."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.pdf").write_bytes(b"%PDF-1.4\n")
+    (folder / "README.md").write_text("notes\n")
     able = {"multi_host": True, "simultaneous_write": True, "simultaneous_read": True, "remap_time_in_seconds": 0}
     architecture = {"storage_location": "local", "benchmark_API": "file", "product_API": "block"}
     architecture |= {"client_footprint": "open_source", "client_installation": "in_box"}

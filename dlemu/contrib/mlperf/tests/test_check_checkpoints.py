@@ -236,6 +236,8 @@ def test_the_size_of_a_models_checkpoints_is_told_with_the_tools_own_mistake() -
     [
         (["workload=llama3_70b", "ranks=8"], 1, "8 processes; wanted 64 processes in CLOSED"),
         (["workload=llama_70b"], 1, "differs from llama3-70b"),
+        (["workload=llama3_8b", "ranks=8", "--hosts", "2"], 0, "warning checkpoint.hosts: 8 processes on 2 hosts"),
+        (["workload=llama3_8b", "ranks=8", "--hosts", "3"], 1, "error checkpoint.hosts: 8 processes on 3 hosts"),
         (["workload=qwen3_235b"], 2, "has no datasize: wanted"),
         (["workload=llama3_405b", "ranks=8"], 2, "not a multiple of the 256 ranks"),
     ],

@@ -51,6 +51,8 @@ def test_the_datagen_command_makes_the_dataset_that_is_advised() -> None:
     assert dataset.num_subfolders_train == 4
     assert dataset.data_folder == "/nowhere/with a space/unet3d"
     assert "NOT ENOUGH" in told.output
+    bucket = datasize(*PAIR, "storage.storage_type=s3", "storage.storage_root=b", "--hosts", "2", "--memory-gib", "512")
+    assert (bucket.exit_code, "NOT ENOUGH" in bucket.output) == (0, False), bucket.output
 
 
 def test_memory_is_measured_when_it_is_not_given() -> None:
@@ -60,14 +62,15 @@ def test_memory_is_measured_when_it_is_not_given() -> None:
     assert told["datagen"].startswith("dlemu datagen workload=unet3d")
 
 
-def test_too_few_files_asked_for_are_told_with_what_is_wanted() -> None:
-    told = datasize(*PAIR, "dataset.num_files_train=20000", "--memory-gib", "64")
+@pytest.mark.parametrize("key", ["dataset.num_files_train", "++workload.dataset.num_files_train"])
+def test_too_few_files_asked_for_are_told_with_what_is_wanted(key: str) -> None:
+    told = datasize(*PAIR, f"{key}=20000", "--memory-gib", "64")
     assert told.exit_code == 1
     assert "error dataset.size: 20,000 files" in told.output
     assert "wanted 28,000 files or more: 500 steps of each accelerator" in told.output
     (pasted,) = [line for line in told.output.splitlines() if line.startswith("make it: dlemu datagen")]
     assert pasted.count("num_files_train") == 1, "a setting given and corrected is printed once"
-    assert datasize(*PAIR, "dataset.num_files_train=28000", "--memory-gib", "64").exit_code == 0
+    assert datasize(*PAIR, f"{key}=28000", "--memory-gib", "64").exit_code == 0
 
 
 def test_settings_that_break_a_rule_are_told_by_the_exit_status() -> None:

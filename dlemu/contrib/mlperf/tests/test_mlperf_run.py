@@ -26,20 +26,13 @@ def words(folder: Path, *changes: str) -> list[str]:
     return [
         *("mlperf", "run", "--org", "acme", "--system", "box"),
         *("workload=unet3d", "accelerator=b200", "ranks=2"),
-        "dataset.num_files_train=64",
-        "dataset.record_length_bytes=20000",
-        "dataset.record_length_bytes_stdev=5000",
-        "dataset.record_length_bytes_resize=1000",
+        *("dataset.num_files_train=64", "dataset.record_length_bytes=20000"),
+        *("dataset.record_length_bytes_stdev=5000", "dataset.record_length_bytes_resize=1000"),
         f"dataset.data_folder={folder / 'data'}",
-        "reader.batch_size=4",
-        "reader.read_threads=1",
         "reader.data_loader=threads",  # each of the runs would import torch
-        "train.epochs=1",
-        "train.computation_time=0.02",
-        "metric.ceiling_seconds=0",
-        "metric.scaling_seconds=0",
+        *("reader.batch_size=4", "reader.read_threads=1", "train.epochs=1", "train.computation_time=0.02"),
+        *("metric.ceiling_seconds=0", "metric.scaling_seconds=0", "workflow.checkpoint=false"),
         "metric.au=0.02",  # these tests are not about speed: a busy machine passes them too
-        "workflow.checkpoint=false",
         f"output.folder={folder / 'out'}",
         *changes,
     ]

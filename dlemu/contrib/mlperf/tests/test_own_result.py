@@ -262,12 +262,15 @@ def test_dlios_results_are_what_a_prediction_is_made_of(tmp_path: Path) -> None:
     """Of v1.0, without steps: the wait for an epoch's first batch follows from its AU."""
     run, epochs = tmp_path / "run", play(1, 3, 50, 0)
     summary = write_foreign_run(run, ranks=1, epochs=3, steps=50, kept=0)
-    edit(run / "configs/config.yaml", put("workload/reader/read_threads", 8))
+    changes = {"reader/read_threads": 8, "dataset/record_length": 1e6, "dataset/record_length_stdev": 0}
+    for key, value in changes.items():
+        edit(run / "configs/config.yaml", put(f"workload/{key}", value))
     answer = dlemu.predict(
         ["workload=unet3d", "accelerator=h100", "dataset.num_files_train=350", f"output.folder={tmp_path / 'p'}"],
         from_folder=run,
     )
     known = present(foreign_run(str(run)))
+    assert (known.workload.dataset.record_length_bytes, known.workload.dataset.record_length_bytes_stdev) == (1e6, 0)
     assert known.epoch_seconds == pytest.approx([rank.end - rank.start for (rank,) in epochs], abs=1e-5)
     assert known.first_seconds == pytest.approx([rank.proc[0] - C for (rank,) in epochs], abs=1e-4)
     rate = summary["metric"]["train_throughput_mean_samples_per_second"]

@@ -68,17 +68,17 @@ def told(rule: str, division: Any = "closed", **changes: Any) -> list[Finding]:
 
 
 def test_five_hundred_steps_of_every_accelerator() -> None:
-    bound = smallest_dataset(UNET3D, 7, 8, 1)
+    bound = smallest_dataset(UNET3D, 8, 1)
     assert bound.files == bound.advised_files == 500 * 7 * 8
     resnet50 = V2.officials["resnet50", "a100"]
     # 500 x 400 x 16 samples in files of 1251: 2557.95 files. v1.0's tool took 2557, and such runs have 499.8 steps.
-    assert smallest_dataset(resnet50, 400, 16, 1).files == 2558
+    assert smallest_dataset(resnet50, 16, 1).files == 2558
 
 
 @given(accelerators=st.integers(1, 10_000), memory_bytes=st.integers(1, 1 << 50))
 def test_the_least_dataset_is_enough_and_one_file_less_is_not(accelerators: int, memory_bytes: int) -> None:
     for official in V2.officials.values():
-        bound = smallest_dataset(official, official.batch_size, accelerators, memory_bytes)
+        bound = smallest_dataset(official, accelerators, memory_bytes)
         samples = bound.files * official.samples_per_file
         less = samples - official.samples_per_file
 
@@ -110,7 +110,7 @@ def test_without_the_memory_the_steps_are_counted() -> None:
 def test_edges_belong_to_those_who_keep_the_rules() -> None:
     assert found(au_percent=90) == []
     assert told("au.low", au_percent=89.996)[0].seen == "AU 89.99 %"
-    least = smallest_dataset(UNET3D, 7, 8, 1024 * GIB).files
+    least = smallest_dataset(UNET3D, 8, 1024 * GIB).files
     assert found(memory_gib=1024, num_files=least - 1) == [("warning", "dataset.size")], "v2.0's tool rounds down"
     assert found(memory_gib=1024, num_files=least - 2) == [("error", "dataset.size")]
     assert found(num_files=27999) == [("error", "dataset.size")], "steps are not measured, as memory is"
@@ -169,7 +169,7 @@ def test_settings_of_checkpoints_count_where_checkpoints_are_saved() -> None:
 
 
 def test_close_to_the_bound_is_a_warning_and_just_below_it_depends_on_the_edition() -> None:
-    at_bound = smallest_dataset(UNET3D, 7, 8, 1024 * GIB).files
+    at_bound = smallest_dataset(UNET3D, 8, 1024 * GIB).files
     assert found(memory_gib=1024, num_files=at_bound) == [("warning", "dataset.near")]
     b200 = {"accelerator": "b200", "computation_seconds": 0.162, "memory_gib": 1024, "by_dlemu": True}
     assert found("3.0", num_files=at_bound - 1, **b200) == [("error", "dataset.size")]

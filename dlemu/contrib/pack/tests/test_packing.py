@@ -8,9 +8,10 @@ import math
 import struct
 import tarfile
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -120,14 +121,14 @@ def test_samples_of_any_sizes_are_found_again(name: str, sizes: list[int]) -> No
 
 
 def test_which_files_are_packed(tmp_path: Path) -> None:
-    for name in ("b/2.PNG", "a/1.jpg", ".hidden.jpg", "notes.txt", "packed/train/x.jpg"):
+    sets = ("packed/packed.json", "packed/train/x.jpg", "b/old/packed.json", "b/old/x.jpg")
+    for name in ("b/2.PNG", "a/1.jpg", ".hidden.jpg", "notes.txt", *sets):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
-    folder, target = str(tmp_path), str(tmp_path / "packed")
-    assert images_below(folder, target, only_images=True) == ["a/1.jpg", "b/2.PNG"]
-    assert images_below(folder, target, only_images=False) == ["a/1.jpg", "b/2.PNG", "notes.txt"]
+    assert images_below(str(tmp_path), only_images=True) == ["a/1.jpg", "b/2.PNG"]
+    assert images_below(str(tmp_path), only_images=False) == ["a/1.jpg", "b/2.PNG", "notes.txt"]
     with pytest.raises(DatasetError, match="No such file or directory: wanted a folder"):
-        images_below(target + "/none", target, only_images=False)
+        images_below(f"{tmp_path}/none", only_images=False)
 
 
 @pytest.mark.parametrize(("images", "each"), [(1, 1), (1000, 125), (1009, 126), (96, 12), (10**7, 1000)])
@@ -168,6 +169,15 @@ def test_no_number_of_a_saved_packing_changes() -> None:
     assert numbers(str(folder)) == folder.with_suffix(".json").read_text()
 
 
+def test_a_packing_takes_as_long_as_on_its_slowest_host_by_that_hosts_own_clock() -> None:
+    run = JOB.read(str(RESULTS["pack"]))
+    rows, hosts = run.rows.copy(), 2 * run.facts.journal.hosts
+    for name in ("began_ns", "ended_ns"):
+        rows[name][rows["rank"] == 1] -= 10**15  # booted days later
+    facts = replace(run.facts, journal=run.facts.journal.noting(hosts=hosts, rank_nodes=(0, 1)))
+    assert replace(run, rows=rows, facts=facts).summary.seconds == pytest.approx(run.summary.seconds, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("seen", "what", "advice"),
     [
@@ -199,16 +209,11 @@ def pack_one(tmp_path: Path, *words: str) -> None:
     run_job(request, lambda _: None, JOB)
 
 
-def test_a_target_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Storage, "sync", Mock(side_effect=OSError(errno.EACCES, "Permission denied")))
-    with pytest.raises(DlemuError, match=f"{tmp_path / 'packed'}.*Permission denied"):
-        pack_one(tmp_path)
-
-
-def test_only_an_image_that_does_not_fit_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Storage, "create", Mock(side_effect=ValueError("a bug")))
-    with pytest.raises(DlemuError, match="ValueError: a bug"):
-        pack_one(tmp_path)
+def test_a_target_that_fails_is_named_and_only_an_image_that_does_not_fit_is_called_so(tmp_path: Path) -> None:
+    denied = OSError(errno.EACCES, "Permission denied")
+    for call, error, said in (("create", ValueError("a bug"), "a bug"), ("sync", denied, f"{tmp_path}/packed.*denied")):
+        with patch.object(Storage, call, side_effect=error), pytest.raises(DlemuError, match=said):
+            pack_one(tmp_path, f"output.folder={tmp_path / call}")
 
 
 @pytest.mark.parametrize("harm", ["a file", "train", "index/train", "a link", "packed.json", "settings"])

@@ -29,11 +29,19 @@ from dlemu.contrib.record.tests.made_rows import MS, Trainer, steady
 from dlemu.jobs.training.wording import recording_notes
 
 
-def test_a_slow_source_does_not_leak_into_what_a_step_computes() -> None:
+def test_neither_a_slow_source_nor_a_busy_host_leaks_into_what_a_step_computes() -> None:
     recordings = [analyse(steady(wait_ms=wait_ms, body_ms=30).processes, 10) for wait_ms in (0.2, 90)]
     assert [one.computation.mean for one in recordings] == pytest.approx([0.030, 0.030], rel=0.001)
     assert ["from all steps" in "".join(one.notes) for one in recordings] == [False, True]
     assert [one.samples_per_second for one in recordings] == pytest.approx([8 / 0.0302, 8 / 0.120], rel=0.001)
+    trainer = steady(60, 0.1, 36)
+    for place, batch in enumerate(trainer.rows.batches):
+        batch.queue0, batch.queue1 = place * 6 * MS, place * 6 * MS
+    trainer.rows.pass_ends[0].queue0 = 60 * 6 * MS
+    recording = analyse(trainer.processes, 10)
+    assert recording.computation.mean == pytest.approx(0.030, rel=0.001)
+    assert recording.parts.cpu_queue == pytest.approx(0.006)
+    assert recording.parts.step == pytest.approx(0.0361, rel=0.001)
 
 
 def test_evaluation_within_and_between_epochs_and_a_sanity_check_are_left_out() -> None:
@@ -78,6 +86,14 @@ def test_loaders_that_one_can_not_stand_for_are_refused() -> None:
     assert any("several loaders" in problem for problem in analyse(following.processes, 4).problems)
 
 
+@pytest.mark.parametrize(("ranks", "began_ns", "several"), [(1, 0, 0), (1, 10**12, 1), (2, 10**12, 0)])
+def test_trainers_one_after_another_on_one_clock_are_several_runs(ranks: int, began_ns: int, several: int) -> None:
+    trainers = Trainer(ranks=ranks), Trainer(pid=500, ranks=ranks)
+    trainers[1].now = began_ns
+    processes = [rows for trainer in trainers for rows in trainer.train(60, 0.1, 20).processes]
+    assert ["rows of several runs" in problem for problem in analyse(processes, 10).problems] == [True] * several
+
+
 def test_a_dispatcher_reads_on_rank_0_for_all() -> None:
     """As Accelerate's: rank 0 asks for a batch a rank, puts them together, and sends each its part."""
     first, second = Trainer(ranks=2), Trainer(pid=500, ranks=2)
@@ -112,17 +128,6 @@ def test_waits_are_shared_out_by_what_the_worker_did() -> None:
     assert parts.step == pytest.approx(0.030, rel=0.001)
 
 
-def test_a_busy_host_does_not_leak_into_what_a_step_computes() -> None:
-    trainer = steady(60, 0.1, 36)
-    for place, batch in enumerate(trainer.rows.batches):
-        batch.queue0, batch.queue1 = place * 6 * MS, place * 6 * MS
-    trainer.rows.pass_ends[0].queue0 = 60 * 6 * MS
-    recording = analyse(trainer.processes, 10)
-    assert recording.computation.mean == pytest.approx(0.030, rel=0.001)
-    assert recording.parts.cpu_queue == pytest.approx(0.006)
-    assert recording.parts.step == pytest.approx(0.0361, rel=0.001)
-
-
 def test_bytes_that_the_hook_did_not_see_lower_the_coverage() -> None:
     trainer = steady()
     assert analyse(trainer.processes, 10).coverage_percent == 100
@@ -141,6 +146,7 @@ def test_bytes_that_the_hook_did_not_see_lower_the_coverage() -> None:
         ({"items": 1, "n": 2048, "calls": 9, "read": 9, "maps": 2048, "map_bytes": 8000}, 1, (2048, 3.91, 2048)),
         ({"items": 2048, "n": 2048, "calls": 1}, 800, (2048, 8000 / 2048, 800)),  # a sampler's list of indexes
         ({"items": None, "n": 2048, "calls": 1}, None, (2048, 8000 / 2048, None)),  # a stream
+        ({"map_bytes": 800}, 800, (8, 1100, 800)),  # labels out of a mapped array
     ],
 )
 def test_a_batch_that_a_dataset_makes_is_a_sample_if_it_is_read_in_one_piece(
@@ -153,10 +159,6 @@ def test_a_batch_that_a_dataset_makes_is_a_sample_if_it_is_read_in_one_piece(
     assert recording.read_bytes_per_sample == pytest.approx(found[1], rel=0.01)
     assert recording.mapped == ("maps" in fetch)
     assert any("of 2048 samples by itself" in note for note in recording.notes) == (found[0] == 1)
-
-
-def test_a_label_out_of_a_mapped_array_is_not_the_sample() -> None:
-    assert not analyse(steady().fetched(map_bytes=800).processes, 10).mapped
 
 
 @pytest.mark.parametrize(

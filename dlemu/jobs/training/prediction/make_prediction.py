@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from dlemu.jobs.training.prediction.calibration import Calibration, flat
 from dlemu.jobs.training.prediction.model_run import MAX_ROWS, Model, ModelRun
 from dlemu.jobs.training.prediction.prediction import (
     FINDINGS,
+    NO_COMPUTATION,
     EndedBy,
     Interval,
     PredictedCount,
@@ -66,11 +67,11 @@ def predict(
     With `assumes_files` each number has as many files as it needs, even if the dataset has fewer.
     """
     if mean_seconds(workload.train.computation_time) <= 0:
-        raise UserError("train.computation_time is 0, so any number of accelerators passes: choose an accelerator")
+        raise UserError(NO_COMPUTATION)
     if ranks is not None:
         calibration = _with_first_step(workload, calibration, ranks)
     predictor = _Predictor(Model(workload, calibration, hosts=hosts, assumes_files=assumes_files), most)
-    search_fields: dict[str, Any] = {}
+    passing: Passing | None = None  # of a search
     if ranks is not None:
         accelerators, counts = ranks, [predictor.count(ranks)]
         passes, may_pass = counts[0].passed, counts[0].passed is not False
@@ -79,11 +80,6 @@ def predict(
         accelerators = passing.certain or max(1, passing.predicted)
         counts = predictor.counts_around(passing)
         passes, may_pass = passing.certain > 0, passing.possible > 0
-        search_fields = {
-            "max_accelerators": passing.predicted,
-            "max_accelerators_interval": (passing.certain, passing.possible),
-            "ended_by": predictor.ended_by(passing),
-        }
     threshold, verdict = 100 * workload.metric.au, workload.metric.verdict
     failing = [one for one in counts if one.accelerators >= accelerators and one.verdict_au(verdict) < threshold]
     findings, notes = tuple(predictor.findings(accelerators)), list(recording_notes(workload.recorded, accelerators))
@@ -108,14 +104,15 @@ def predict(
         half_width_percent=calibration.half_width_percent,
         issues=(*sentences(findings, FINDINGS), *notes),
         findings=findings,
-        **search_fields,
+        max_accelerators=passing.predicted if passing else None,
+        max_accelerators_interval=(passing.certain, passing.possible) if passing else None,
+        ended_by=predictor.ended_by(passing) if passing else None,
     )
 
 
 def _with_first_step(workload: Workload, calibration: Calibration, ranks: int) -> Calibration:
     """Return the calibration of a storage as fast as in the measured run's first steps, if these were measured."""
-    first_step = calibration.first_step
-    if first_step is None:
+    if (first_step := calibration.first_step) is None:
         return calibration
     # More readers than in the measured run may get more, at most in proportion to their number. This is assumed if they
     # need more; the interval then reaches down to the measured throughput.
@@ -285,9 +282,9 @@ class _Predictor:
 
     def limited_by(self, count: PredictedCount) -> LimitedBy[What]:
         """Return what limits a count: storage, readers or cores, whichever raises the AU most when it is removed."""
-        sustained_percent = count.au_sustained_percent
-        au_text = f"the AU with {counted(count.accelerators, 'accelerator')} is {sustained_percent:.1f} %"
-        if sustained_percent >= UNLIMITED_PERCENT:
+        au_percent = count.verdict_au(self._verdict)
+        au_text = f"the AU with {counted(count.accelerators, 'accelerator')} is {au_percent:.1f} %"
+        if au_percent >= UNLIMITED_PERCENT:
             return LimitedBy(what="nothing", confidence="high", evidence=(au_text,))
         if self._others_share >= OTHER_PROGRAMS_PERCENT / 100:  # as a measured run reports; a finding has the numbers
             return LimitedBy(what="host CPU", confidence="medium", evidence=(au_text,))
@@ -305,7 +302,7 @@ class _Predictor:
         if max(storage_gain, reader_gain, core_gain) < MIN_GAIN_PERCENT:
             if self._workload.train.computation_time.type != "fixed":
                 what = "nothing"  # the computation times differ, so accelerators wait for each other
-            elif au_of(model, SPEED_FACTOR, "sustained") - sustained_percent < MIN_GAIN_PERCENT:
+            elif au_of(model, SPEED_FACTOR, self._verdict) - au_percent < MIN_GAIN_PERCENT:
                 what, confidence = "nothing", "low"  # perhaps delays of the host that are longer than a step
         elif core_gain >= max(MIN_GAIN_PERCENT, storage_gain):
             what, confidence = "host CPU", "high"

@@ -18,6 +18,7 @@ from dlemu.config.overrides import take_word
 from dlemu.config.schema import Storage, Workload
 from dlemu.config.workload_files import read_plain
 from dlemu.jobs.training.prediction.calibration import requests_of
+from dlemu.jobs.training.prediction.prediction import NO_COMPUTATION
 from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Table, columns
@@ -91,25 +92,12 @@ class NeedsAnswer(OutcomeField, Answer):
     """The larger of reads and writes, relative to that class, or to the best."""
 
 
-def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[NeedsAnswer, str, Workload] | None:
-    """Return what jobs need of their storage, the answer's folder, and the first job; None if they have a storage.
-
-    They have one if the request describes it or makes data, or a lone training job names or finds it. Raises UserError.
-    """
-    overrides = [] if isinstance(source, Workload) else list(source)
-    for setting in overrides:
-        if setting.lstrip("+").startswith("workload=") and "," in setting and not {"'", '"'} & set(setting):
-            raise UserError(
-                f"{setting} has several values: for what several jobs need together, name a file of them, as in `dlemu "
-                "predict jobs.yaml` with `jobs: [workload=unet3d ranks=8, workload=llama3_70b ranks=512]` in it"
-            )
-    if request.describes_storage or request.make is not None:
-        return None
-    jobs, names_data = _requested_jobs(source, request)
+def needs(
+    jobs: Sequence[Workload], source: Sequence[str] | Workload, request: PredictionRequest
+) -> tuple[NeedsAnswer, str, Workload]:
+    """Return what the jobs of a source need of their storage, the answer's folder, and the first job; UserError."""
     first = jobs[0]
-    has_storage = names_data or first.storage != Storage() or os.path.exists(first.dataset.data_folder)
-    if len(jobs) == 1 and first.workflow.train and has_storage:
-        return None  # its storage will be probed
+    overrides = () if isinstance(source, Workload) else source
     folder = first.output.folder or new_folder(first.model.name, "needs-")
     check_new(folder)
     needs_of_jobs = [_needs_of(job, request) for job in jobs]
@@ -135,25 +123,39 @@ class _JobsFile:
     jobs: tuple[str, ...]  # the settings of each, such as `workload=unet3d ranks=8`
 
 
-def _requested_jobs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[list[Workload], bool]:
-    """Return the job of the overrides, or those of the jobs file among them, and whether they name their data."""
-    if isinstance(source, Workload):
-        return [source], True  # an object does not tell whether its data was named: it counts as named
-    jobs_file = next((word for word in source if word.endswith((".yaml", ".yml")) and "=" not in word), None)
-    overrides_by_job = [[*source]]
+def jobs_without_storage(source: Sequence[str] | Workload, request: PredictionRequest) -> list[Workload]:
+    """Return the job of a source, or those of the jobs file among its overrides; none if there is a storage.
+
+    There is one if the request describes it or makes data, or a lone training job names or finds it. Raises UserError.
+    """
+    overrides = [] if isinstance(source, Workload) else list(source)
+    for setting in overrides:
+        if setting.lstrip("+").startswith("workload=") and "," in setting and not {"'", '"'} & set(setting):
+            raise UserError(
+                f"{setting} has several values: for what several jobs need together, name a file of them, as in `dlemu "
+                "predict jobs.yaml` with `jobs: [workload=unet3d ranks=8, workload=llama3_70b ranks=512]` in it"
+            )
+    if request.describes_storage or request.make is not None:
+        return []
+    jobs_file = next((word for word in overrides if word.endswith((".yaml", ".yml")) and "=" not in word), None)
     if jobs_file is not None:  # the other overrides are settings of each job
-        shared = [word for word in source if word != jobs_file]
-        overrides_by_job = [[*shlex.split(job), *shared] for job in build(_JobsFile, read_plain(jobs_file)).jobs]
-    if not overrides_by_job:
-        raise UserError("there is no job to predict for: wanted some in the file's `jobs`")
-    keys = {setting.lstrip("+").partition("=")[0] for settings in overrides_by_job for setting in settings}
-    jobs = [load(settings, config_dir=request.config_dir) for settings in overrides_by_job]
-    return jobs, not keys.isdisjoint(("dataset.data_folder", "dataset.source"))
+        overrides.remove(jobs_file)
+        jobs = [[*shlex.split(job), *overrides] for job in build(_JobsFile, read_plain(jobs_file)).jobs]
+        if not jobs:
+            raise UserError("there is no job to predict for: wanted some in the file's `jobs`")
+        return [load(settings, config_dir=request.config_dir) for settings in jobs]
+    job = source if isinstance(source, Workload) else load(overrides, config_dir=request.config_dir)
+    keys = {setting.lstrip("+").partition("=")[0] for setting in overrides}
+    # An object does not tell whether its data was named: it counts as named.
+    names_data = job is source or not keys.isdisjoint(("dataset.data_folder", "dataset.source"))
+    if job.workflow.train and (names_data or job.storage != Storage() or os.path.exists(job.dataset.data_folder)):
+        return []  # its storage will be probed
+    return [job]
 
 
 # From here on: the needs by arithmetic, and the hardware that meets them
 def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
-    """Return the needs of one job; raises UserError if the page cache is to serve some of its reads."""
+    """Return the needs of one job; raises UserError without computation, or if the page cache is to serve reads."""
     ranks, reader, checkpoint = workload.ranks, workload.reader, workload.checkpoint
     if reader.page_cache_percent:
         raise UserError(
@@ -161,6 +163,8 @@ def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
             "not predicted; wanted 0 for all that the job reads"
         )
     one_demand = demand(workload.model.name, workload)  # of one accelerator
+    if workload.workflow.train and one_demand.samples_per_second is None:
+        raise UserError(NO_COMPUTATION)
     nodes = request.hosts or math.ceil(ranks / GPUS_PER_NODE)
     saved_gb, interval_seconds = 0.0, checkpoint.interval_seconds
     if workload.workflow.checkpoint:
@@ -178,7 +182,7 @@ def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
         drain_gb_per_second=saved_gb / interval_seconds,
         restart_gb_per_second=saved_gb / (60 * request.restart_minutes),
     )
-    if not workload.workflow.train or one_demand.samples_per_second is None:
+    if not workload.workflow.train:
         return without_reads
     step_gb = ranks * reader.batch_size * one_demand.sample_bytes / 1e9
     read_gb_per_second = workload.metric.au * step_gb / one_demand.computation_seconds

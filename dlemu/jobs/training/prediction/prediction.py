@@ -133,6 +133,7 @@ NO_MORE: dict[EndedBy, str] = {
     "files": "the dataset has files for no more",
     "cores": "this host has cores for no more trainers (see --hosts, --host-cores)",
 }
+NO_COMPUTATION = "train.computation_time is 0, so any number of accelerators passes: choose an accelerator"
 # Why a prediction is less certain than its interval
 FINDINGS: Wording[str] = {
     f"{OUTSIDE}.readers": "no measurement had {readers:count reader}: the speed with {tried} is assumed",
@@ -162,7 +163,7 @@ def _passing(answer: Prediction) -> str:
         passing = f"none is certain to pass ({au} with {answer.accelerators})"
     end_reason = "" if answer.ended_by is None else NO_MORE[answer.ended_by].format(high=possible)
     if end_reason and (certain == possible or answer.ended_by in ("storage", "others")):
-        return f"at least {passing}: {end_reason}" if certain else f"{passing}: {end_reason}"
+        return f"{'at least ' if certain else ''}{passing}: {end_reason}"
     if certain == possible:
         return passing
     too_close = f"{certain + 1} to {possible} are" if certain + 1 < possible else f"{possible} is"
@@ -181,9 +182,9 @@ def _screen(answer: Prediction, folder: str) -> Screen:
     for count in answer.counts[:_SHOWN_COUNTS]:
         if count is not shown:
             low, high = count.au_sustained_interval_percent
-            au = with_uncertainty(count.au_sustained_percent, (high - low) / 2, question.threshold_percent)
-            figures = f"AU {au}, {rate(count.app_mb_per_second)}"
-            lines.append(Said(f"{count.accelerators:>3}", f"{figures}: {_VERDICTS[count.passed]}"))
+            au = with_uncertainty(count.verdict_au(question.verdict), (high - low) / 2, question.threshold_percent)
+            read = rate(count.app_mb_per_second)
+            lines.append(Said(f"{count.accelerators:>3}", f"AU {au}, {read}: {_VERDICTS[count.passed]}"))
     limited_by = "not known" if limit.what == "nothing" and limit.confidence == "low" else limit.what
     needed, read = rate(shown.needed_mb_per_second), rate(shown.app_mb_per_second)
     lines += [

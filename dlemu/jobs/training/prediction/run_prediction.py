@@ -50,10 +50,9 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
         workload, names_files = source, True
         ranks = source.ranks if source.ranks > 1 else None
     else:
-        overrides = list(source)
-        workload = load(overrides, config_dir=request.config_dir, base=None if known is None else known.workload)
-        ranks = workload.ranks if any(one.lstrip("+").startswith("ranks=") for one in overrides) else None
-        names_files = any("dataset.num_files_train=" in one for one in overrides)
+        workload = load(source, config_dir=request.config_dir, base=None if known is None else known.workload)
+        ranks = workload.ranks if any(one.lstrip("+").startswith("ranks=") for one in source) else None
+        names_files = any("dataset.num_files_train=" in one for one in source)
     check_runnable(workload)
     refuse(_not_modelled(workload, request, known))
     folder = workload.output.folder or new_folder(workload.results_name, "predict-")
@@ -190,8 +189,7 @@ def read_known(folder: str, read_foreign: ReadForeign | None = None) -> Known:
     if read_answer(folder, PREDICT, Prediction) is not None:
         calibration = decode_untrusted(os.path.join(folder, CALIBRATION), Calibration)
         return Known(calibration=calibration, workload=load_received(os.path.join(folder, CONFIG)))
-    foreign = read_foreign(folder) if read_foreign is not None else None
-    if foreign is not None:
+    if read_foreign is not None and (foreign := read_foreign(folder)) is not None:
         return Known(calibration=calibrate_from_times(foreign), workload=foreign.workload)
     run = read_run(folder)
     calibration, limit = calibrate_from_run(run), run.summary.limited_by

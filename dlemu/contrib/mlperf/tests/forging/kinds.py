@@ -570,6 +570,8 @@ _TREES: tuple[Row, ...] = (
     ("a system without results", "systems.missing", _second_system),
     ("a description of something else", "systems.files",
      lambda root: found(root, _SYSTEMS)[0].write_text("other: 1")),
+    ("notes in systems/", "systems.files", lambda root: found(root, _SYSTEMS)[0].with_suffix(".txt").write_text("x")),
+    ("a folder in systems/", "systems.files", lambda root: found(root, _SYSTEMS)[0].with_name("old.md").mkdir()),
     ("a system of another name", "systems.name", _described("solution/submission_name", "other")),
     ("more hosts described than ran", "systems.hosts", _described("clients", [client(quantity=2)])),
     ("more memory described than there was", "systems.hosts", _described("clients", [client(16)])),
