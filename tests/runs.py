@@ -49,7 +49,6 @@ HOST = HostFacts(
 
 
 def present(value: T | None) -> T:
-    """Return a value that must not be None."""
     assert value is not None
     return value
 
@@ -85,13 +84,11 @@ def make_job(
 
 
 def cut(job: TrainingJob, steps: int) -> TrainingJob:
-    """Return the job, limited to a number of training steps."""
     train = replace(job.workload.train, total_training_steps=steps)
     return replace(job, workload=replace(job.workload, train=train))
 
 
 def dlio_place(folder: Path) -> DlioFolders:
-    """Return the folders in which `dlemu train` puts DLIO's files."""
     return DlioFolders(folder=str(folder), config_folder=str(folder / "dlio_config"))
 
 

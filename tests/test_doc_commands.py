@@ -37,7 +37,6 @@ def commands_of(page: str) -> Iterator[str]:
 
 
 def command_of(words: list[str]) -> tuple[click.Command, list[str]]:
-    """Return the command that the words name, and the words behind its name."""
     found: click.Command = cli
     while isinstance(found, click.Group) and words and not words[0].startswith("-") and "=" not in words[0]:
         inner = found.get_command(click.Context(found), words[0])

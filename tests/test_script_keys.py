@@ -49,7 +49,6 @@ def keys_read(source: str) -> Iterator[str]:
 
 @cache
 def declared() -> set[str]:
-    """Return the keys of all results, and the columns of their tables."""
     known = {*STEP_COLUMNS, *IO_COLUMNS}
     for kind in kinds():
         known.update(getattr(kind.load_job().job, "columns", ()) if kind.is_job else ())

@@ -62,8 +62,6 @@ print(json.dumps([one.output if one.exit_code == 0 else repr(one.exception) for 
 
 @dataclass(frozen=True)
 class Installed:
-    """An environment with the wheel in it."""
-
     wheel: Path
     prefix: Path
     elsewhere: Path
@@ -146,7 +144,6 @@ def test_every_module_can_be_imported(installed: Installed) -> None:
 
 
 def commands(group: click.Group, *names: str) -> Iterator[tuple[str, ...]]:
-    """Yield each command of a group, those of its sub-groups included."""
     yield names
     context = click.Context(group)
     for name in group.list_commands(context):

@@ -14,8 +14,6 @@ _LIKE_OURS = (
 
 
 class UsersFiles:
-    """The files that were put somewhere."""
-
     def __init__(self) -> None:
         self._files: dict[Path, bytes | str] = {}
         """Path -> content of a file, or target of a link."""
@@ -40,7 +38,6 @@ class UsersFiles:
             self._files[target] = b"of the user, behind a link"
 
     def put_everywhere(self, top: Path) -> None:
-        """Put files into a folder and all folders below it."""
         folders = [Path(folder) for folder, _, _ in os.walk(top)]
         for folder in folders:
             if folder.is_dir():  # dlemu may have just removed it

@@ -89,15 +89,15 @@ def _read_problem(path: str) -> str:
 
 def check_page_cache(facts: Facts) -> Check | None:
     """The dataset is too large for the page cache to serve it instead of the storage."""
-    dataset, workload = facts.usable_dataset, facts.workload
+    dataset = facts.usable_dataset
     if dataset is None or facts.folder is None:
         return None
     memory_bytes = host_memory().total_bytes
     ratio = dataset.total_bytes / memory_bytes
     observed = f"dataset {size(dataset.total_bytes)}, {ratio:.2g} times the memory of {size(memory_bytes)}"
-    if workload.storage_spec.direct:
+    if facts.workload.storage_spec.direct:
         return Check(observed=f"{observed}, read past the cache")
-    if workload.reader.evict_page_cache == "epochs":
+    if facts.workload.reader.evict_page_cache == "epochs":
         return Check(observed=f"{observed}, evicted before each epoch")
     if ratio < WANTED_RATIO:
         observed += f": after the first epoch the page cache can serve {'all' if ratio < 1 else 'part of the'} reads"

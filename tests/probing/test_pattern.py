@@ -45,7 +45,6 @@ def reads(*each: tuple[float, float, int], reader: int = 0, cpu_seconds: float =
 
 
 def steady(mb_per_second: float, until: float, *, reader: int = 0, size_bytes: int = 1_000_000) -> ReadRows:
-    """Reads of a reader, one right after another."""
     took = size_bytes / 1e6 / mb_per_second
     edges = np.arange(0, until + took / 2, took)
     return reads(*((begin, begin + took, size_bytes) for begin in edges[:-1]), reader=reader)

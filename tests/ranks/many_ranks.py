@@ -35,7 +35,6 @@ def in_threads(
 
 
 def comms(size: int, timeout_seconds: float = PATIENCE_SECONDS) -> list[Comm]:
-    """Return the connected communicators of all ranks, in this process."""
     return connected(HostRanks(members=range(size), size=size), timeout_seconds)[0]
 
 

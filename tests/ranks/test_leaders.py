@@ -21,8 +21,6 @@ from tests.ranks.many_ranks import PATIENCE_SECONDS
 
 
 class Wire:
-    """What all leaders share."""
-
     def __init__(self, nodes: int) -> None:
         self.meeting = threading.Barrier(nodes)
         self.slots: list[Any] = [None] * nodes
@@ -72,7 +70,6 @@ class ThreadLeaders(LauncherProcess):
 
 
 def together(nodes: int, work: Callable[[ThreadLeaders], Any]) -> list[Any]:
-    """Return what each leader's `work` returned or raised."""
     wire = Wire(nodes)
 
     def run(node: int) -> Any:

@@ -109,7 +109,6 @@ def test_a_rank_that_stands_still_has_failed_unless_it_goes_on_in_time() -> None
 
 
 def why(run: Run, rank: int) -> tuple[str, bool, int]:
-    """Kind, echo and status of the end of a rank."""
     end = run.ending.ends[rank]
     assert end.failure is not None
     assert end.failure.rank == rank

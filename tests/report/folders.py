@@ -34,14 +34,12 @@ def hand_made_run(*, folder: str = "results/x", telemetry: bool = True, failure:
 
 
 def with_summary(run: Run, **changes: Any) -> Run:
-    """Return the run with changes of its summary."""
     changed = replace(run)
     vars(changed)["summary"] = replace(run.summary, **changes)
     return changed
 
 
 def write_run(folder: Path, **run: Any) -> Path:
-    """Write the folder of a `hand_made_run`."""
     tests.runs.write_run(hand_made_run(folder=str(folder), **run))
     return folder
 

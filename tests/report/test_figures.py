@@ -39,7 +39,6 @@ def draw(name: str, run: Run) -> Any:
 
 
 def rows_of(figure: Any) -> list[dict[str, Any]]:
-    """Every row that a chart is made from."""
     return [row for text in _texts(figure.chart.to_dict()) for row in json.loads(text)]
 
 

@@ -55,7 +55,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def html(run: Run, config: str = "") -> str:
-    """The page without its figures."""
     return render(Page(screen=screen(run.summary, ""), config=config, source=run.folder))
 
 

@@ -42,7 +42,6 @@ from tests.report.test_page import read_page
 
 
 def write_comparison(folder: Path, *compared: Path) -> Path:
-    """Leave what `dlemu compare` leaves."""
     a, b = (side for one in compared for side in read_side(str(one)))
     save_answer(str(folder), COMPARE, compare(a, b))
     return folder
@@ -50,7 +49,6 @@ def write_comparison(folder: Path, *compared: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def studies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The folder of each study."""
     folder = tmp_path_factory.mktemp("studies")
     size, sweep = write_size(folder / "size"), write_sweep(folder / "sweep")
     judged = Metric(cached=True)  # of runs without a verdict no year is planned

@@ -66,7 +66,6 @@ READINGS = {
 
 
 def changed(job: TrainingJob, **sections: dict[str, Any]) -> TrainingJob:
-    """Return the job with changed settings of its workload's sections."""
     changed_sections = {name: replace(getattr(job.workload, name), **keys) for name, keys in sections.items()}
     return replace(job, workload=replace(job.workload, **changed_sections))
 

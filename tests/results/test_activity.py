@@ -20,7 +20,6 @@ from tests.runs import MS, make_job, make_log, make_run, present, with_telemetry
 
 
 def host(log: RunLog, node: int, values: dict[tuple[str, str, str], float], **changes: Any) -> HostTelemetry:
-    """A host with constant readings."""
     ends = int(log.rows["free_ns"].min()), int(log.rows["met_ns"].max())
     return handmade.host(*ends, node, values, grows=0.0, **changes)
 

@@ -139,7 +139,6 @@ TENSORFLOW = {"data_loader": "tensorflow", "sample_shuffle": "seed"}
 
 
 def read_as(dataset_format: str, **reader: Any) -> TrainingJob:
-    """A job with a dataset of this format and these settings of the reader."""
     workload = make_job().workload
     data = replace(workload.dataset, format=dataset_format)
     return make_job(dataset=data, reader=replace(workload.reader, **reader))
@@ -196,7 +195,6 @@ def numbers_of(summary: CheckpointSummary, code: str) -> dict[str, Number] | Non
 
 
 def noted(run: CheckpointRun, **changes: Any) -> CheckpointRun:
-    """The run with something else in its journal."""
     facts = replace(run.facts, journal=run.facts.journal.noting(**changes))
     return CheckpointRun(run.folder, facts, run.rows, run.telemetry)
 

@@ -28,8 +28,6 @@ NAME = "answer.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """One as commands have them."""
-
     schema_version: int = ANSWER_VERSION
     drive: str
     rate: float = 0.0

@@ -48,7 +48,6 @@ DATASET = make_job().workload.dataset
 
 
 def written(folder: Path, failure: str | None = None, **changes: object) -> Run:
-    """A run on two hosts with telemetry, in its folder."""
     job = make_job(folder=str(folder), **changes)  # type: ignore[arg-type]  # sections of a workload, by name
     run = make_run(job, with_telemetry(make_log(job, rank_nodes=(0,) * (job.ranks - 1) + (1,))), failure)
     write_run(run)
@@ -82,7 +81,6 @@ def test_so_is_a_run_whose_files_were_read_as_streams(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def in_the_way(path: Path) -> Iterator[None]:
-    """A folder where a file is to be written."""
     path.unlink(missing_ok=True)
     path.mkdir()
     yield
@@ -199,7 +197,6 @@ def test_a_run_that_failed_before_its_first_step_has_a_summary(tmp_path: Path) -
 
 
 def merged(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """A tree of JSON with some of its values changed."""
     return values | {
         key: merged(values[key], value) if isinstance(value, dict) and isinstance(values.get(key), dict) else value
         for key, value in changes.items()

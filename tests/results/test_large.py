@@ -22,7 +22,6 @@ STEPS = {"small": 1200, "large": 3600}
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Results of the same run, short and long."""
     folders = {name: str(tmp_path_factory.mktemp(name)) for name in STEPS}
     for name, steps in STEPS.items():
         write_run(whole_run(folder=folders[name], ranks=RANKS, epochs=EPOCHS, steps=steps))

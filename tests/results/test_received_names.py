@@ -74,7 +74,6 @@ def texts(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def planted(value: Any, path: tuple[Any, ...], name: str) -> Any:
-    """Return the value with the text at a path replaced."""
     if not path:
         return name
     changed = list(value) if isinstance(value, list) else dict(value)
@@ -171,7 +170,6 @@ def test_the_folder_of_a_run_of_checkpoints(tmp_path: Path) -> None:
 
 
 def write_answers(folder: Path) -> dict[str, Path]:
-    """Write an answer of each kind; return their files."""
     save_answer(str(folder / "probe"), PROBE, dlemu.load_result(RESULTS / "probe"))
     dlemu.predict(
         ["workload=unet3d", "accelerator=h100", "ranks=2", f"output.folder={folder / 'predict'}"], mb_per_second=1000

@@ -26,19 +26,15 @@ Work = Callable[..., Any]
 
 
 def hang(*_: object, **__: object) -> NoReturn:
-    """Work for ever."""
     while True:
         time.sleep(60)
 
 
 def fail(*_: object, **__: object) -> NoReturn:
-    """Raise what nobody foresaw."""
     raise ValueError("odd")
 
 
 def worker(work: Work, folder: Path, stopped_seconds: float) -> None:
-    """Be a crew of nothing else."""
-
     def be(comm: Comm, order: int) -> None:
         work()
 
@@ -46,7 +42,6 @@ def worker(work: Work, folder: Path, stopped_seconds: float) -> None:
 
 
 def reader(work: Work, folder: Path, stopped_seconds: float) -> None:
-    """Read a workload's pattern."""
     patch.object(pattern, "BatchMaker", lambda *_: SimpleNamespace(make=work)).start()
     job = make_job(ranks=1)
     job = replace(job, workload=replace(job.workload, timeout_seconds=stopped_seconds))
@@ -55,7 +50,6 @@ def reader(work: Work, folder: Path, stopped_seconds: float) -> None:
 
 
 def job(work: Work, folder: Path, stopped_seconds: float) -> None:
-    """Make requests."""
     patch.multiple(requests, _STALL_SECONDS=stopped_seconds, run_threads=work).start()
     cell = CellSpec(access="read", size_bytes=4096, depth=1, jobs=2)
     requests.measure_cell(cell, "", 8192, 600.0, "threads")
@@ -66,7 +60,6 @@ CREWS = {"worker": worker, "reader": reader, "job": job, **of_parts("CREWS")}
 
 
 def main(role: str, folder: str, what: str) -> None:
-    """Be the program."""
     try:
         CREWS[role](fail if what == "fail" else hang, Path(folder), STOPPED_SECONDS)
     except DlemuError as error:

@@ -14,8 +14,6 @@ from dlemu.runner.run_list import Planned
 
 @dataclass
 class Children:
-    """Fake child runs, which take no time."""
-
     labels: list[str] = field(default_factory=list)
     """Labels of the runs that were started."""
     stops_at: int = 0
@@ -32,8 +30,6 @@ class Children:
 
 
 class Study(NamedTuple):
-    """A list of child runs."""
-
     run: Callable[[Path, Children, str, pytest.MonkeyPatch], object]
     """Runs the study in a folder, with fake children; another string makes it another question."""
     file: str

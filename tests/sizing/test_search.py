@@ -35,8 +35,6 @@ from tests.validation.virtual_drives import Drive, Training, train
 
 
 class Unsaved(Search):
-    """A search that leaves nothing behind."""
-
     def make_folder(self, planned: Planned[int]) -> str:
         return ""
 

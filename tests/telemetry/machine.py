@@ -23,7 +23,6 @@ class Machine:
         return Scope(folders=tuple(map(str, folders)), proc=str(self.proc), sys=str(self.sys))
 
     def mount(self, point: Path, file_system: str, source: str, number: str = "0:99", options: str = "rw") -> Path:
-        """Add a mount, and create the folder that it is on."""
         point.mkdir(parents=True, exist_ok=True)
         with open(self.proc / "self/mountinfo", "a") as lines:
             lines.write(f"30 1 {number} / {point} rw shared:1 - {file_system} {source} {options}\n")
@@ -46,12 +45,10 @@ class Machine:
         return home
 
     def counts(self, name: str, **stat: int) -> None:
-        """Set a device's counters."""
         values = dict.fromkeys(("reads", "sectors", "ms", "busy", "weighted"), 0) | stat
         (self.sys / "class/block" / name / "stat").write_text(STAT.format(**values))
 
     def put(self, path: str, text: str) -> None:
-        """Write a file below the machine's root, such as `proc/stat`."""
         (self._root / path).parent.mkdir(parents=True, exist_ok=True)
         (self._root / path).write_text(text)
 

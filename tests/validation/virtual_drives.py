@@ -84,7 +84,6 @@ class Training:
 
 
 def train(drive: Drive, job: Training, seed: int = 0) -> StepRows:
-    """Simulate a run, and return its step log."""
     random = np.random.default_rng(seed)
     parts, start = [], START_SECONDS
     for number in range(1, job.epochs + 1):
@@ -182,7 +181,6 @@ class _Epoch:
                     self._free[batch + 1] = float(begins.max()) + job.step_seconds
 
     def rows(self) -> StepRows:
-        """Return the step log."""
         job = self._job
         rows = np.zeros((job.ranks, job.steps), STEP_DTYPE)
 

@@ -9,7 +9,6 @@ from tests.e2e.harness import DLEMU
 
 
 def kvcache(sources: Path, folder: Path) -> list[str]:
-    """Serve few prompts."""
     load = ("kv.seconds=2", "kv.users=4", "kv.think_seconds=1", "kv.prefill_tokens_per_second=1000000")
     small = ("workload=llama3_1_8b", "scale=laptop", f"kv.folder={folder}-kv", "kv.threads=2", "kv.system_prompts=1")
     few = ("ranks=2", f"output.folder={folder}", "metric.ceiling_seconds=0.1", "timeout_seconds=30")

@@ -28,7 +28,6 @@ def found(root: Path, pattern: str) -> list[Path]:
 
 
 def runs(root: Path) -> list[Path]:
-    """The folders of the runs of training, in order."""
     ran = [path.parent for path in found(root, "summary.json")]
     trained = [run for run in ran if not {"checkpointing", "kv_cache", "vector_database"} & set(run.parts)]
     if not trained:
@@ -56,13 +55,10 @@ def _at(key: str, act: Callable[[Any, Any], object]) -> Edit:
 
 
 def put(key: str, value: Any) -> Edit:
-    """Set a value."""
     return _at(key, lambda held, name: operator.setitem(held, name, value))
 
 
 def alter(key: str, value: Any) -> Edit:
-    """Set a value where another one is."""
-
     def act(held: Any, name: Any) -> None:
         if name not in held or held[name] == value:
             raise Inapplicable(key)
@@ -72,12 +68,10 @@ def alter(key: str, value: Any) -> Edit:
 
 
 def scale(key: str, factor: float) -> Edit:
-    """Multiply a number."""
     return _at(key, lambda held, name: operator.setitem(held, name, factor * held[name]))
 
 
 def gone(key: str) -> Edit:
-    """Delete a value."""
     return _at(key, lambda held, name: held.pop(name))
 
 
@@ -90,12 +84,10 @@ def edits(paths: Iterable[Path], change: Edit) -> None:
 
 
 def each(pattern: str, change: Edit) -> Change:
-    """Change all files that match."""
     return lambda root: edits(found(root, pattern), change)
 
 
 def in_first(pattern: str, change: Edit) -> Change:
-    """Change the first file that matches."""
     return lambda root: edit(found(root, pattern)[0], change)
 
 
@@ -112,7 +104,6 @@ def in_last(pattern: str, change: Edit) -> Change:
 
 
 def in_run(pattern: str, change: Edit) -> Change:
-    """Change a file of the last run of training."""
     return lambda root: edit(next(iter(sorted(runs(root)[-1].glob(pattern)))), change)
 
 
@@ -122,8 +113,6 @@ def text(pattern: str, content: str) -> Change:
 
 
 def removed(pattern: str) -> Change:
-    """Remove the first file or folder that matches."""
-
     def change(root: Path) -> None:
         path = found(root, pattern)[0]
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -159,8 +148,6 @@ def metadata(key: str, value: Any) -> Change:
 
 
 def drop(pattern: str) -> Change:
-    """Remove a file of the first run."""
-
     def change(root: Path) -> None:
         for path in first(root).glob(pattern):
             path.unlink()
@@ -169,7 +156,6 @@ def drop(pattern: str) -> Change:
 
 
 def together(*changes: Change) -> Change:
-    """Make several changes at once."""
     return lambda root: [change(root) for change in changes]
 
 
@@ -177,12 +163,10 @@ def together(*changes: Change) -> Change:
 
 
 def edited(name: str, change: Edit, call: int = 0) -> Change:
-    """Change a file of one call."""
     return lambda folder: edits(leaves(folder)[call].glob(name), change)
 
 
 def in_both(name: str, change: Edit) -> Change:
-    """Change a file of both calls."""
     return together(edited(name, change, 0), edited(name, change, 1))
 
 
@@ -193,7 +177,6 @@ def setting(key: str, value: Any) -> Change:
 
 
 def processes(count: int, hosts: int = 1) -> Change:
-    """Change the number of processes in both calls."""
     return in_both("summary.json", lambda told: told.update(num_accelerators=count, num_hosts=hosts))
 
 

@@ -53,7 +53,6 @@ def make_tree(root: Path, edition: str, ranks: int = RANKS) -> Path:
 
 
 def edit(path: Path, change: Callable[[Any], object]) -> None:
-    """Change a JSON or YAML file."""
     if path.suffix == ".json":
         content = json.loads(path.read_text())
         change(content)
@@ -105,7 +104,6 @@ _FOLDER = "++workload.dataset.data_folder=/data/unet3d"
 
 
 def configured(leaf: Path, name: str, workload: Any, words: list[str]) -> None:
-    """Write the logs and hydra's files of a call."""
     _hydra(config_folder(leaf), words)
     (config_folder(leaf) / "config.yaml").write_text(yaml.safe_dump({"workload": workload}))
     for log in (f"{name}.stdout.log", f"{name}.stderr.log", "dlio.log"):
@@ -166,7 +164,6 @@ def _seeded(workload: dict[str, Any], seed: int) -> None:
 
 
 def moved(value: Any, shift: timedelta) -> Any:
-    """Move every time stamp."""
     if isinstance(value, dict):
         return {key: moved(item, shift) for key, item in value.items()}
     if isinstance(value, str) and value.startswith(("2024-", "2026-")):
@@ -240,7 +237,6 @@ def _phases(workload: Path, edition: str, ranks: int) -> None:
 
 
 def client(memory: int = int(MEMORY_GIB), quantity: int = 1) -> dict[str, Any]:
-    """A host as the description of v3.0 has it."""
     supply = {"unit_count": 2, "inlet_voltage": 230, "nameplate_power_watts": 800, "efficiency": "Platinum"}
     chassis = {"model_name": "R1", "cpu_model": "C1", "cpu_qty": 1, "cpu_cores": 8, "memory_capacity": memory}
     chassis |= {"rack_units": 1, "power": {"min_psus_active": 1, "psus_configured": [supply]}}
@@ -249,7 +245,6 @@ def client(memory: int = int(MEMORY_GIB), quantity: int = 1) -> dict[str, Any]:
 
 
 def describe(folder: Path, name: str = "box", **capabilities: Any) -> Path:
-    """Write the description of the system, whole."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.pdf").write_bytes(b"%PDF-1.4\n")
     (folder / "README.md").write_text("notes\n")
@@ -270,7 +265,6 @@ def describe(folder: Path, name: str = "box", **capabilities: Any) -> Path:
 
 
 def make_code(root: Path) -> None:
-    """Write the image of the code, where v3.0 has it."""
     _code(root / f"acme/code-{CODE[:8]}")
 
 

@@ -121,7 +121,6 @@ ANYTHING = st.recursive(
 
 
 def places(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place in a JSON value, its own first."""
     below = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
     return [path, *(one for key, value in below for one in places(value, (*path, key)))]
 

@@ -48,7 +48,6 @@ Tree = Callable[[str], Path]
 
 @pytest.fixture
 def tree(golden: Path, tmp_path: Path) -> Tree:
-    """Copy the valid tree of an edition."""
     return lambda edition: shutil.copytree(golden / edition, tmp_path / "tree")
 
 

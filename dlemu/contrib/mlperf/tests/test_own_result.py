@@ -38,7 +38,6 @@ def leave_run(folder: Path, *, failure: str | None = None, drop_in: bool = False
 
 
 def audited(folder: Path) -> AuditedRun:
-    """The one run below a folder."""
     (run,) = audit_trees([str(folder)])
     return run
 

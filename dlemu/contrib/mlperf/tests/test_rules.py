@@ -36,7 +36,6 @@ RESNET50 = {"config": None, "workload": "resnet50", "accelerator": "a100", "acce
 
 
 def changed(**sections: Any) -> dict[str, Any]:
-    """Return the workload with sections changed."""
     return {**CONFIG, **{name: {**CONFIG.get(name, {}), **keys} for name, keys in sections.items()}}
 
 
@@ -63,7 +62,6 @@ def found(edition: str = "2.0", division: Any = "closed", **changes: Any) -> lis
 
 
 def told(rule: str, division: Any = "closed", **changes: Any) -> list[Finding]:
-    """Return the findings of one rule."""
     return [finding for finding in findings_of(division=division, **changes) if finding.rule == rule]
 
 

@@ -83,7 +83,6 @@ def test_the_shorter_side_keeps_the_shape_and_sixteen_bits_their_upper_half() ->
 
 
 def packed(name: str, samples: list[PackedSample]) -> tuple[bytes, bytes]:
-    """Return a packed file and its side file."""
     storage = memory.Storage()
     writer = storage.create("x")
     packer: Packer = companion("datagen.formats", name, "Packer")(writer)

@@ -12,7 +12,6 @@ JOB = Path(__file__).with_name("job.py")
 
 
 def record(sources: Path, folder: Path, *words: str) -> list[str]:
-    """Record a short training, and replay it."""
     job = (sys.executable, str(JOB), f"{sources}/arrays", "--epochs", "2", "--step", "0.01", "--workers", "1")
     return [DLEMU, "record", *words, "--skip", "2", "--no-report", "--output", str(folder), "--", *job]
 

@@ -21,7 +21,6 @@ class Trainer:
         self._passes = self._serial = 0
 
     def begin(self) -> int:
-        """Begin a pass; return its number."""
         self._passes += 1
         loader = {"iterable": False, "workers": self.workers, "prefetch": 2, "batch": 8, "samples": 800}
         passed = {"k": "pass", "pass": self._passes, "method": "fork", "order": "shuffled", "t": self.now}
@@ -76,7 +75,6 @@ class Trainer:
         return self
 
     def over(self, number: int) -> None:
-        """End a pass."""
         self.rows.pass_ends.append(PassEnd(number=number, t0=self.now, cpu0=self.now // 2))
         self.now += MS
 
@@ -97,5 +95,4 @@ class Trainer:
 
 
 def steady(batches: int = 60, wait_ms: Any = 0.1, body_ms: Any = 20, **each: Any) -> Trainer:
-    """Return a trainer that trained one pass."""
     return Trainer().train(batches, wait_ms, body_ms, **each)

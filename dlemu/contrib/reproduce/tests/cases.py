@@ -19,7 +19,6 @@ REPRODUCE = ("reproduce", "amax", "drives=.")
 
 
 def answer(folder: Path) -> Path:
-    """Write the answer of a document."""
     question = DocumentQuestion(document="amax", drives=("/mnt/a",))
     made = Reproduced(complete=True, question=question)
     save_answer(str(folder), REPRODUCED, made)
@@ -34,7 +33,6 @@ def colfax(sources: Path, folder: Path) -> list[str]:
 
 
 def reproduce(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch) -> object:
-    """Reproduce a document without running anything."""
     patch.setattr("dlemu.runner.child_run.run_commands", lambda *_, **__: children())
     drives = tuple(str(folder.parent / drive) for drive in "abc")
     for drive in drives:

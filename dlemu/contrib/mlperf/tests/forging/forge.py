@@ -32,8 +32,6 @@ Said = frozenset[tuple[str, str, str]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was said of one forgery."""
-
     base: str
     name: str
     wanted: frozenset[str]
@@ -44,7 +42,6 @@ class Outcome:
 
 
 def make_base(name: str, folder: Path) -> Path:
-    """Write an honest tree."""
     if name == "checkpoints":
         make_result(folder)
         return folder

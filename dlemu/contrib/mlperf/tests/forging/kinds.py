@@ -61,8 +61,6 @@ CALLS = f"checkpointing/*/2*/{META}"
 
 @dataclass(frozen=True)
 class Forgery:
-    """One way to forge a tree."""
-
     name: str
     rules: frozenset[str]
     """Any of which tells of it; `warning:RULE` wants that severity."""
@@ -95,7 +93,6 @@ def trained(root: Path) -> Path:
 
 
 def organisation(root: Path) -> Path:
-    """DIVISION/ORG."""
     divisions = [path for path in sorted(root.iterdir()) if path.name.lower() in ("closed", "open")]
     if not divisions:
         raise Inapplicable
@@ -162,7 +159,6 @@ def _copied_stamps(root: Path) -> None:
 
 
 def _overlap(content: Any) -> None:
-    """Let the second checkpoint begin with the first."""
     before, part = [value for name, value in content["1"].items() if "_ckpt" in name][:2]
     length = datetime.fromisoformat(part["end"]) - datetime.fromisoformat(part["start"])
     part |= {"start": before["start"], "end": later(before["start"], length.total_seconds())}
@@ -241,7 +237,6 @@ def waiting(root: Path) -> None:
 
 
 def _of_model(name: str) -> Change:
-    """Have all calls of checkpoints name another model."""
     return together(each(CALLS, put("model", name)), each(CALLS, put("args/model", name)))
 
 
@@ -373,12 +368,10 @@ def _a_day_later(root: Path) -> None:
 
 
 def _workload(root: Path) -> Path:
-    """training/MODEL."""
     return first(root).parents[1]
 
 
 def _made(root: Path) -> Path:
-    """The call of datagen."""
     return next((_workload(root) / "datagen").iterdir())
 
 
@@ -416,7 +409,6 @@ def _description(folder: Path) -> Path:
 
 
 def _able(**capabilities: Any) -> Change:
-    """Change what the system can do."""
     return lambda folder: edit(
         _description(folder), lambda told: told["system_under_test"]["solution"]["capabilities"].update(capabilities)
     )
@@ -438,7 +430,6 @@ def _on_two_hosts(root: Path) -> None:
 
 
 def _logged(line: str) -> Change:
-    """Let the log of the first run say something else."""
     return lambda root: (first(root) / "dlio.log").write_text(f"[OUTPUT] {line}\n")
 
 
@@ -505,7 +496,6 @@ def for_all(paths: Iterable[Path], change: Callable[[Path], object]) -> None:
 
 
 def in_trained(pattern: str, content: str) -> Change:
-    """Write another content into a file of the last run of training."""
     return lambda root: last(trained(root), pattern).write_text(content)
 
 
@@ -824,7 +814,6 @@ _CHECKPOINTS: tuple[Row, ...] = (
 
 
 def _of_checkpoints(change: Change) -> Change:
-    """Change the folder of a model's checkpoints."""
     return lambda root: change(found(root, "checkpointing/*")[0])
 
 
@@ -885,7 +874,6 @@ def _values(content: Any, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
 
 
 def _other(value: Any) -> Any:
-    """Return another value of the same kind."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float):
