@@ -330,8 +330,8 @@ def _verdict(summary: Summary) -> Said:
         return Said("memory", summary.headline, tone="strong")
     word, metrics, tone = verdict_word(summary.verdict_code), summary.metrics, VERDICT_TONES[summary.passed]
     said = summary.verdict.removeprefix(f"{word}: ").replace("+-", "±")
-    is_judged = metrics.sustained_percent is not None and summary.outcome not in ("no verdict", "undecided")
-    if not is_judged or said.startswith("AU of "):  # the text says what to do, or which other AU was judged
+    # The text says what to do, or which other AU was judged
+    if summary.outcome in ("no verdict", "undecided") or metrics.sustained_percent is None or said.startswith("AU of "):
         return Said(word, said, tone=tone)
     width = metrics.au_uncertainty.expanded_percent if metrics.au_uncertainty else None
     value = f"AU {with_uncertainty(metrics.sustained_percent, width, metrics.au_threshold_percent)}"
