@@ -6,12 +6,11 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from dlemu.jobs.training.wording import VERDICT_TONES
 from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
 from dlemu.report.any_run import further_reasons
 from dlemu.report.screen import Said, Screen, rate
-from dlemu.report.table import Table, columns
+from dlemu.report.table import Table, Tone, columns
 from dlemu.report.units import duration, number, plain, verdict_word, with_uncertainty
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import Parts
@@ -21,6 +20,7 @@ from dlemu.studies.conditions import background
 from dlemu.studies.size.size_verdict import at_full_size, cause_of, counts_in_words, limit_in_words
 
 KIND_OF_TRIALS = "training"  # name of the kind of job that each trial runs
+_TONES: dict[str, Tone] = {"pass": "good", "fail": "bad"}
 _SHOWN_COUNTS = 3  # on the first screen
 
 
@@ -82,14 +82,15 @@ def _answer_lines(answer: SizeAnswer) -> Iterator[Said]:
     """Yield the answer at full size, if a scale made the samples smaller, and the outcome."""
     if answer.full_size is not None:  # first, so that nobody mistakes accelerators of small samples for real ones
         yield Said("answer", at_full_size(answer, answer.full_size), "computed, not measured", tone="strong")
-    label = (answer.outcome or "no verdict").upper() if answer.complete else "INCOMPLETE"
+    outcome = answer.outcome or "no verdict"
+    label = outcome.upper() if answer.complete else "INCOMPLETE"
     text = counts_in_words(answer) if answer.verdict else "the search was interrupted"
     if answer.at_least:
         scale = at_scale(answer.question.sample_divisor)
         text = f"{answer.max_accelerators} of {answer.at_least} wanted{scale}. {text}"
     elif label == "PASS":  # the user did not ask whether a number passes
         label = "measured" if answer.full_size else "answer"
-    yield Said(label, text, tone=VERDICT_TONES[answer.passed])
+    yield Said(label, text, tone=_TONES.get(outcome, "open"))
 
 
 def _limit_lines(answer: SizeAnswer) -> Iterator[Said]:
