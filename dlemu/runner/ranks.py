@@ -90,7 +90,7 @@ class Ranks:
         else:
             self.host.set_timeout(workload.timeout_seconds)
         self.timeout_seconds = workload.timeout_seconds
-        return workload
+        return replace(workload, ranks=self.count)  # as it is saved: a run with these settings has as many
 
     def _checked(self, workload: Workload) -> Workload:
         """Return the workload; raises UserError if its `ranks` contradicts the launcher, or hosts' versions differ."""
@@ -98,11 +98,8 @@ class Ranks:
         if host is None:
             return workload
         if len(set(host.versions)) > 1:
-            versions = [f"{version} on {name}" for version, name in zip(host.versions, host.ranks.hosts, strict=True)]
-            raise UserError(
-                f"the hosts have different versions of dlemu ({', '.join(versions)}): install the same one on all of "
-                "them"
-            )
+            versions = ", ".join(map(" on ".join, zip(host.versions, host.ranks.hosts, strict=True)))
+            raise UserError(f"the hosts have different versions of dlemu ({versions}): install the same one on all")
         if take_word(self.overrides, "ranks")[0] and workload.ranks != self.count:
             raise UserError(
                 f"the launcher started {count(self.count, 'rank')}, but ranks={workload.ranks} is given: leave it out, "

@@ -28,8 +28,6 @@ KEPT = "kept, marked incomplete, in folder: 24 steps measured before that"
 
 
 class Launched:
-    """What `lead` needs of the leader of a host."""
-
     def __init__(self, node: int, *, knows_cause: bool) -> None:
         self.node, self.did = node, ""
         self.launcher = SimpleNamespace(ends_all=True, remote_failure="another host failed" if knows_cause else None)
@@ -97,9 +95,11 @@ def test_a_full_results_disk_is_told_once_with_the_way_out(same_disk: bool) -> N
     assert str(caught.value) == (second if same_disk else f"{first}\n{second}")
 
 
-def test_hosts_with_another_version_are_named() -> None:
-    place = HostRanks(hosts=("a", "b"), size=2)
-    host: Any = SimpleNamespace(node=0, ranks=place, versions=("0.2.0", "0.1.0"), broadcast=lambda value: value)
+def test_a_launched_run_is_saved_with_its_ranks_and_hosts_with_another_version_are_named() -> None:
+    place, passed = HostRanks(hosts=("a", "b"), size=18), {"broadcast": lambda value: value, "set_timeout": ignore}
+    host: Any = SimpleNamespace(node=0, ranks=place, versions=("0.2.0", "0.2.0"), **passed)
+    assert Ranks(host=host).configure(Workload).ranks == 18
+    host.versions = ("0.2.0", "0.1.0")
     with pytest.raises(UserError, match=r"different versions of dlemu \(0.2.0 on a, 0.1.0 on b\)"):
         Ranks(host=host).configure(Workload)
 
