@@ -50,6 +50,13 @@ def memory_limit_bytes(proc: str = "/proc") -> int | None:
     return min((limit for limit, _ in _memory(proc)), default=None)
 
 
+def group_limits(proc: str = "/proc") -> tuple[object, ...]:
+    """Return what this process's control groups limit: a process of groups with equal limits may replace it."""
+    names = ("cpuset.cpus.effective", "cpuset.effective_cpus")  # of v2 and v1
+    cpus = [_lines(f"{folder}/{name}") for folder in _groups(proc, "cpuset") for name in names]
+    return cpu_limit(proc), memory_limit_bytes(proc), cpus
+
+
 def host_memory(proc: str = "/proc") -> HostMemory:
     """Return the memory that this process can use within its groups' limits; inactive page cache is available."""
     memory = psutil.virtual_memory()
@@ -107,7 +114,7 @@ def _groups(proc: str, controller: str) -> Iterator[str]:
     for line in _lines(f"{proc}/self/mountinfo"):
         mount_fields, _, file_system_fields = line.partition(" - ")
         root, mount = mount_fields.split()[3:5]
-        file_system, _, options = file_system_fields.split()[:3]
+        file_system, _, options = file_system_fields.split(" ", 2)  # the second, the source, may be empty
         is_v2 = file_system == "cgroup2"
         group = group_of.get("" if is_v2 else controller)
         if group is None or not (is_v2 or (file_system == "cgroup" and controller in options.split(","))):

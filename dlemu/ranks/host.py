@@ -23,6 +23,7 @@ from typing import Any
 
 from datagen.errors import DlemuError
 from dlemu import __version__
+from dlemu.machine.cgroup_limits import group_limits
 from dlemu.ranks.comm import Connection, Frame, PeerLostError, name_ranks
 from dlemu.ranks.failure import Failure
 from dlemu.ranks.launcher import LauncherProcess, LedRanks, detect_launcher
@@ -52,14 +53,12 @@ class _Process:
     def current(cls, rank: int) -> _Process:
         """Describe the calling process."""
         namespaces = [os.readlink(f"/proc/self/ns/{name}") for name in ("mnt", "pid", "net", "user")]
-        with open("/proc/self/cgroup", errors="surrogateescape") as file:
-            groups = file.read()
         memory_policy = [""]
         with contextlib.suppress(OSError), open("/proc/self/numa_maps", errors="surrogateescape") as maps:
             memory_policy = maps.readline().split()[1:2]
         limits = [resource.getrlimit(limit) for limit in _LIMITS]
         program = (sys.executable, sys.argv, os.getcwd(), os.geteuid(), os.getegid(), os.nice(0))
-        inherited = repr((program, namespaces, groups, limits, memory_policy))
+        inherited = repr((program, namespaces, group_limits(), limits, memory_policy))
         return cls(rank, os.getpid(), sorted(os.sched_getaffinity(0)), dict(os.environ), inherited)
 
     def take_over(self) -> None:

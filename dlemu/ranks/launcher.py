@@ -238,7 +238,8 @@ def on_one_host(environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether the launcher's variables say that all processes are on this host; False if they say nothing."""
     size = str(launcher_size(environment))
     local_sizes = [environment.get(name) for name in ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")]
-    return size in local_sizes or environment.get("SLURM_STEP_NUM_NODES") == "1"
+    is_own_step = environment.get("SLURM_STEP_NUM_TASKS") == size  # not that of the shell in which mpirun was started
+    return size in local_sizes or (is_own_step and environment.get("SLURM_STEP_NUM_NODES") == "1")
 
 
 def detect_launcher(environment: Mapping[str, str] = os.environ) -> Launcher:

@@ -14,6 +14,7 @@ from dlemu.doctor.check_base import Facts
 from dlemu.doctor.host import check_shared_memory
 from dlemu.machine.cgroup_limits import (
     cpu_limit,
+    group_limits,
     host_memory,
     limiting_groups,
     memory_limit_bytes,
@@ -36,7 +37,8 @@ def made(tmp_path: Path, *, group: str, mount_line: str, root: str = "/", files:
     own = tmp_path / "proc" / "self"
     own.mkdir(parents=True)
     (own / "cgroup").write_text(group + "\n")
-    (own / "mountinfo").write_text(f"22 1 8:1 / / rw - ext4 /dev/vda rw\n{mount_line.format(root=root, mount=mount)}\n")
+    no_source = "119 22 0:68 / /local rw,relatime - tmpfs  rw,size=8192k"  # as of `mount -t tmpfs "" /local`
+    (own / "mountinfo").write_text(f"{no_source}\n{mount_line.format(root=root, mount=mount)}\n")
     return str(tmp_path / "proc")
 
 
@@ -57,6 +59,14 @@ def test_version_2_tells_it_in_one_file(
 ) -> None:
     proc = made(tmp_path, group="0::/job/step", mount_line=V2_MOUNT, files=files)
     assert (cpu_limit(proc), memory_limit_bytes(proc)) == (cpus, memory_bytes)
+
+
+def test_tasks_of_a_slurm_step_in_groups_of_their_own_are_alike_with_equal_limits(tmp_path: Path) -> None:
+    def limits(name: str, task: str, cpus: str) -> tuple[object, ...]:
+        files = {"job/memory.max": "34359738368", f"job/{task}/cpuset.cpus.effective": cpus}
+        return group_limits(made(tmp_path / name, group=f"0::/job/{task}", mount_line=V2_MOUNT, files=files))
+
+    assert limits("a", "task_0", "0-17") == limits("b", "task_1", "0-17") != limits("c", "task_1", "1")
 
 
 @pytest.mark.parametrize(

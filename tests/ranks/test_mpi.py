@@ -118,6 +118,7 @@ def test_a_lost_rank_ends_the_run_with_its_name(how: str, words: str) -> None:
         ({"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, True),
         ({"PMI_SIZE": "4", "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "4"}, True),
         ({"PMI_SIZE": "4", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "4"}, False),
+        ({"PMI_SIZE": "4", "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "1"}, False),  # mpirun in srun's shell
     ],
 )
 def test_mpi_is_kept_on_the_loopback_only_where_all_ranks_share_a_host(
