@@ -11,7 +11,7 @@ from datagen.storage.storage_base import open_storage
 from dlemu.doctor.check_base import Check, Checks, Facts, outcome
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.machine.environment import describe_storage
-from dlemu.metrics.cache import IN_MEMORY, WANTED_RATIO, eviction
+from dlemu.metrics.cache import IN_MEMORY, WANTED_RATIO, past_the_cache
 from dlemu.report.units import size
 from dlemu.telemetry._devices import device_stack, mounts
 
@@ -32,7 +32,8 @@ def check_file_system(facts: Facts) -> Check:
 def check_read_ahead(facts: Facts) -> Check | None:
     """The device's read-ahead is large enough: it is the size of requests for reads through the page cache."""
     devices = [] if facts.folder is None else device_stack(facts.folder, mounts())[0]
-    if not devices:  # an object store, or a file system in memory or on a network
+    storage = describe_storage(facts.workload.storage_spec, facts.workload.dataset.data_folder)
+    if not devices or storage.file_system == "btrfs":  # of a server or in memory; btrfs sets a read-ahead of its own
         return None
     device = devices[0]  # the file system's own; of an NVMe multipath device, only the paths may be counted
     sample_bytes = facts.demand.sample_bytes
@@ -41,7 +42,8 @@ def check_read_ahead(facts: Facts) -> Check | None:
     is_split = sample_bytes >= _LARGE_SAMPLE_BYTES and not facts.workload.storage_spec.direct
     wanted = f"{_MIN_READ_AHEAD_KIB} KiB or more for samples of {sample_bytes / 1e6:.1f} MB through the page cache"
     disk = device.below[0] if device.kind == "partition" else device.name
-    advice = f"reader.odirect=true, or as root: echo 4096 > /sys/block/{disk}/queue/read_ahead_kb"
+    direct = [setting for setting in past_the_cache(facts.workload) if "odirect" in setting]
+    advice = ", or ".join([*direct, f"as root: echo 4096 > /sys/block/{disk}/queue/read_ahead_kb"])
     return outcome(is_split and read_ahead_kib < _MIN_READ_AHEAD_KIB, observed, wanted, advice)
 
 
@@ -101,7 +103,7 @@ def check_page_cache(facts: Facts) -> Check | None:
         return Check(observed=f"{observed}, evicted before each epoch")
     if ratio < WANTED_RATIO:
         observed += f": after the first epoch the page cache can serve {'all' if ratio < 1 else 'part of the'} reads"
-    advice = f"reader.odirect=true, {eviction(dataset.spec.format)}, or a dataset that large (MLPerf Storage's rule)"
+    advice = ", ".join([*past_the_cache(facts.workload), "or a dataset that large (MLPerf Storage's rule)"])
     return outcome(ratio < WANTED_RATIO, observed, f"{WANTED_RATIO:g} times the memory", advice)
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dlemu.config.schema import Workload
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.rates import Floats, Mean, known, pooled, training_ns
 from dlemu.metrics.rows import Ints, Rows, StepTable, as_table, has_nonzero, sum_of
@@ -31,6 +32,18 @@ WANTED_RATIO = 5.0  # minimum of dataset size / memory of the hosts that MLPerf 
 def eviction(dataset_format: str) -> str:
     """Return the setting that evicts a dataset as often as its format allows: mapped files only at the start."""
     return "reader.evict_page_cache=" + ("start" if dataset_format == "mmap_indexed_binary" else "epochs")
+
+
+def past_the_cache(workload: Workload) -> list[str]:
+    """Return the settings that would keep the page cache from serving reads, of those that the workload takes."""
+    reader = workload.reader
+    if reader.odirect or reader.page_cache_percent:
+        return [] if reader.odirect else ["reader.page_cache_percent=0"]
+    takes_direct = reader.data_loader in ("pytorch", "threads") and reader.engine != "library"  # libraries may not
+    settings = ["reader.odirect=true"] if takes_direct else []
+    if (evicts := eviction(workload.dataset.format)) != f"reader.evict_page_cache={reader.evict_page_cache}":
+        settings.append(evicts)
+    return settings
 
 
 class CacheProof(NamedTuple):
@@ -81,8 +94,10 @@ def served_by_storage(rows: Rows, accounted: Mean, device: Mean) -> float | None
     also serve other programs. It counts with at most 100, so that its read-ahead can't offset another's cached reads.
     """
     total_bytes, weighted_percents = 0, 0.0
-    for epoch, *both in zip_longest(as_table(rows).by_epoch, accounted.per_epoch, device.per_epoch):
-        percents = [percent for percent in both if percent is not None]
+    for epoch, by_kernel, by_device in zip_longest(as_table(rows).by_epoch, accounted.per_epoch, device.per_epoch):
+        if by_kernel:  # then a device with a count of 0 counts nothing (its `iostats` are off)
+            by_device = by_device or None
+        percents = [percent for percent in (by_kernel, by_device) if percent is not None]
         app_bytes = sum_of(epoch, "app_bytes")
         if percents:
             total_bytes += app_bytes

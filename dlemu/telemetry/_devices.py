@@ -44,8 +44,8 @@ def mounts(proc: str = "/proc") -> list[Mount]:
         for line in lines:
             mount_fields, _, file_system_fields = line.rstrip("\n").partition(" - ")
             _, _, number, _, point, *_ = mount_fields.split()
-            file_system, source, _ = (_unescaped(field) for field in file_system_fields.split(" ", 2))
-            table.append(Mount(point=_unescaped(point), file_system=file_system, source=source, device_number=number))
+            file_system, source, _ = (unescaped(field) for field in file_system_fields.split(" ", 2))
+            table.append(Mount(point=unescaped(point), file_system=file_system, source=source, device_number=number))
     return table
 
 
@@ -59,7 +59,8 @@ def device_stack(folder: str, table: list[Mount], sys: str = "/sys") -> tuple[li
     """Return the devices under a folder, or the reason why there are none.
 
     Example: for a file system on md0, which is built on sda1 and sdb1, the devices are md0, sda1, sda, sdb1 and sdb.
-    Only the file system's own device, md0, is `counted`; for an NVMe multipath device without counts, its paths are.
+    Only the file system's own device, md0, is `counted`. Of NVMe multipath, that is the partition, the device or its
+    paths: the first that has counted anything since boot.
     """
     path = os.path.realpath(folder)
     mount = mount_of(path, table)
@@ -69,16 +70,21 @@ def device_stack(folder: str, table: list[Mount], sys: str = "/sys") -> tuple[li
     if not tops:
         why = _WHY_NO_DEVICE.get(mount.file_system, f"it names no block device of this host; {_NO_COUNTERS}")
         return [], printable(f"{path} is on {mount.file_system} ({mount.source}): {why}")
-    stack = {device.name: device for top in tops for device in _stack(top, sys)}
+    stack: dict[str, DeviceFacts] = {}
     counted: set[str] = set()
     for top in tops:
-        nvme_paths = [name for name in stack[top].below if stack[name].kind == "nvme path"]
-        counts = read_text(f"{sys}/class/block/{top}/stat").split()[0:5:4]  # columns 0 and 4: reads, writes since boot
-        counted.update(nvme_paths if nvme_paths and not any(map(int, counts)) else [top])
+        below = {device.name: device for device in _stack(top, sys)}
+        stack |= below
+        paths = [name for name, device in below.items() if device.kind == "nvme path"]
+        stats = {name: read_text(f"{sys}/class/block/{name}/stat").split() for name in below if name not in paths}
+        # Columns 0 and 4: reads and writes since boot
+        counting = [name for name, stat in stats.items() if any(map(int, stat[0:5:4]))]
+        is_multipath = paths and below[top].kind in ("partition", "disk")
+        counted.update(counting[:1] or paths if is_multipath else [top])
     return [replace(device, counted=device.name in counted) for device in stack.values()], ""
 
 
-def _unescaped(text: str) -> str:
+def unescaped(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda escape: chr(int(escape[1], 8)), text)
 
 

@@ -36,7 +36,7 @@ class Probe(ProbeBase):
         notes += [
             f"{name} does not count requests, so its figures are 0; as root: `echo 1 > /sys/block/{name}/queue/iostats`"
             for name, device in devices.items()
-            if not device.requests_counted
+            if not device.requests_counted and device.kind != "partition"
         ]
         self.notes = tuple(notes)
         self._stats = {name: Counters(f"{scope.sys}/class/block/{name}/stat") for name in devices}

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from datagen.withheld import printable
-from dlemu.telemetry._devices import mount_of, mounts
+from dlemu.telemetry._devices import mount_of, mounts, unescaped
 from dlemu.telemetry.probe_base import AbsentError, Counters, DeviceFacts, ProbeBase, Rates, Reading, Scope, readings
 
 _NFS = ("nfs", "nfs4")
@@ -49,7 +49,7 @@ class Probe(ProbeBase):
             rates = self._rates.per_second(point, now_ns, counters)
             if "mean_queue_depth" in rates and rates["reads_per_second"]:
                 rates["mean_read_latency_ms"] = 1e3 * rates["mean_queue_depth"] / rates["reads_per_second"]
-            yield from readings(point, rates)
+            yield from readings(printable(point), rates)
 
 
 def _nfs_counters(text: str) -> dict[str, dict[str, float]]:
@@ -69,5 +69,5 @@ def _nfs_counters(text: str) -> dict[str, dict[str, float]]:
         if reads:
             metrics["reads_per_second"] = int(reads[_REQUESTS])
             metrics["mean_queue_depth"] = int(reads[_TOTAL_MS]) / 1000
-        counters[point[1]] = metrics
+        counters[unescaped(point[1])] = metrics
     return counters

@@ -20,6 +20,7 @@ from dlemu.machine.environment import StorageFacts
 from dlemu.telemetry import DeviceFacts
 from tests.datasets import make_dataset
 from tests.doctor.workloads import small
+from tests.runs import present
 
 
 def test_a_dataset_that_is_not_there_yet_is_no_failure(tmp_path: Path) -> None:
@@ -63,6 +64,8 @@ def test_a_dataset_smaller_than_memory_is_warned_of_unless_the_cache_is_passed_b
     checks = check(), check("reader.odirect=true"), check("reader.evict_page_cache=epochs")
     levels = [found.level for found in checks if found is not None]
     assert levels == ["warn", "ok", "ok"]
+    advice = [present(check(f"reader.engine={engine}")).advice for engine in ("fast", "library")]
+    assert ["odirect" in each for each in advice] == [True, False], "the library reads through the page cache"
     for times, level in ((1 << 20, "ok"), (2, "warn")):
         facts = Facts(small(tmp_path))
         assert facts.usable_dataset is not None
@@ -114,6 +117,8 @@ def test_little_read_ahead_matters_to_large_samples_through_the_cache(
         assert check is not None
         assert check.level == level
         assert not check.advice or "/sys/block/nvme0n1/queue/" in check.advice, "a partition's settings are its disk's"
+    monkeypatch.setattr(storage, "describe_storage", lambda *_: StorageFacts(folder="data", file_system="btrfs"))
+    assert storage.check_read_ahead(Facts(load(overrides))) is None, "btrfs has a read-ahead of its own"
     monkeypatch.setattr(storage, "device_stack", lambda *_: ([], "memory"))
     assert storage.check_read_ahead(Facts(Workload())) is None
 

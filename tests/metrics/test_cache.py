@@ -135,6 +135,7 @@ def test_what_is_not_known_is_no_number() -> None:
         ([100, 100], [100, 100], 100),
         ([1.2, 1.2], [1.2, 1.2], 1.2),  # holes: neither counts them
         ([100, 100], [40, 60], 50),  # a cache below the file system
+        ([100, 0], [0, 0], 50),  # devices that count nothing
         ([50, 50], [165, 165], 50),  # neighbours add to what the devices gave
         # what was read ahead makes up for nothing
         ([188, 0], [], 50),
@@ -169,7 +170,6 @@ def rows_and_ends(**settings: Any) -> tuple[Any, list[tuple[int, int]]]:
 
 
 def device(readings: list[tuple[int, float]]) -> Delivered:
-    """A device from (time, MB in all up to then)."""
     times, total = (np.array(column) for column in zip(*readings, strict=True))
     rates = np.diff(total) / (np.diff(times) / 1e9)
     return Delivered((0, 1), times.astype(np.int64), np.concatenate([[0.0], rates]))
@@ -218,7 +218,6 @@ PLAN = make_plan(num_files=7, num_samples_per_file=5, batch_size=3, ranks=2, fil
 
 
 def delivered(epoch: int, steps: int, plan: Plan = PLAN) -> StepRows:
-    """What workers send that do as they are told."""
     rows = np.zeros(steps * plan.ranks, STEP_DTYPE)
     for at, (rank, step) in enumerate((rank, step) for rank in range(plan.ranks) for step in range(1, steps + 1)):
         samples = RankPlan(plan, rank).sample_ids(epoch, step)

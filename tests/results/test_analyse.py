@@ -181,7 +181,9 @@ def test_a_run_that_its_number_of_steps_ended_is_advised_to_take_more_steps() ->
     log = make_log(job)
     au = present(summary_of(job, log).metrics.sustained_percent)
     close = replace(job, workload=replace(job.workload, metric=Metric(au=(au - 0.001) / 100, cached=True)))
-    assert re.search(r"UNDECIDED.*run longer: train\.total_training_steps=660\d$", summary_of(close, log).verdict)
+    assert re.search(
+        r"UNDECIDED.*run longer: train\.epochs=220 train\.total_training_steps=660\d$", summary_of(close, log).verdict
+    )
 
 
 # runs of checkpoints

@@ -30,14 +30,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def as_if_it_were_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Play again no more rows of either than of 1e7."""
     row_count = RANKS * EPOCHS * STEPS["small"] // 2
     monkeypatch.setattr(changes, "MAX_ROWS", changes.MAX_ROWS * row_count // 10**7)
     monkeypatch.setattr(deeper_queue, "MAX_ROWS", deeper_queue.MAX_ROWS * row_count // 10**7)
 
 
 def show(path: str) -> None:
-    """What `dlemu report` does before it draws."""
     open_page(path)
     run = read_run(path)
     assert run.read_mb_per_second is not None

@@ -25,7 +25,8 @@ class Machine:
     def mount(self, point: Path, file_system: str, source: str, number: str = "0:99", options: str = "rw") -> Path:
         point.mkdir(parents=True, exist_ok=True)
         with open(self.proc / "self/mountinfo", "a") as lines:
-            lines.write(f"30 1 {number} / {point} rw shared:1 - {file_system} {source} {options}\n")
+            escaped = str(point).replace(" ", r"\040")
+            lines.write(f"30 1 {number} / {escaped} rw shared:1 - {file_system} {source} {options}\n")
         return point
 
     def disk(self, name: str, number: str = "", on: Path | None = None, **stat: int) -> Path:
@@ -54,6 +55,5 @@ class Machine:
 
 
 def over(machine: Machine, upper: str, *lower: str) -> None:
-    """Put one device on top of others (its `slaves`)."""
     for name in lower:
         os.symlink(machine.sys / "class/block" / name, machine.sys / "class/block" / upper / "slaves" / name)

@@ -90,16 +90,18 @@ def test_btrfs_is_found_by_its_members(machine: Machine, tmp_path: Path) -> None
     assert counted(machine, data) == {"sda", "sdb"}
 
 
+@pytest.mark.parametrize("top", ["nvme1n1", "nvme1n1p1"])
 @pytest.mark.parametrize(("reads", "expected"), [(0, {"nvme1c0n1", "nvme1c1n1"}), (7, {"nvme1n1"})])
 def test_the_paths_of_an_nvme_head_without_counts_are_counted_instead(
-    reads: int, expected: set[str], machine: Machine, tmp_path: Path
+    reads: int, expected: set[str], top: str, machine: Machine, tmp_path: Path
 ) -> None:
-    machine.disk("nvme1n1", "259:1", reads=reads)
+    head = machine.disk("nvme1n1", "259:1", reads=reads)
+    machine.disk("nvme1n1p1", "259:2", on=head)
     for path in ("nvme1c0n1", "nvme1c1n1", "nvme2c0n1"):
         machine.disk(path, reads=5)
-    data = machine.mount(tmp_path / "data", "ext4", "/dev/nvme1n1", "259:1")
+    data = machine.mount(tmp_path / "data", "ext4", f"/dev/{top}", "259:1" if top == "nvme1n1" else "259:2")
     devices = probe_of("block", machine, data).devices
-    assert {device.name for device in devices} == {"nvme1n1", "nvme1c0n1", "nvme1c1n1"}
+    assert {device.name for device in devices} == {top, "nvme1n1", "nvme1c0n1", "nvme1c1n1"}
     assert counted(machine, data) == expected
 
 
@@ -146,10 +148,11 @@ def test_counters_that_restart_void_one_interval(machine: Machine, tmp_path: Pat
 
 
 def test_a_device_that_counts_no_requests_has_a_note(machine: Machine, tmp_path: Path) -> None:
-    machine.disk("sda", "8:0")
+    machine.disk("sda1", "8:1", on=machine.disk("sda", "8:0"))
     machine.put("sys/devices/sda/queue/iostats", "0\n")
-    data = machine.mount(tmp_path / "data", "ext4", "/dev/sda", "8:0")
-    assert "/sys/block/sda/queue/iostats" in probe_of("block", machine, data).notes[0]
+    data = machine.mount(tmp_path / "data", "ext4", "/dev/sda1", "8:1")
+    (note,) = probe_of("block", machine, data).notes
+    assert "/sys/block/sda/queue/iostats" in note
 
 
 MOUNTSTATS = """device /dev/vda mounted on / with fstype ext4
@@ -166,12 +169,13 @@ device server:/export mounted on {point} with fstype nfs4 statvers=1.1
 
 
 def test_bytes_from_an_nfs_server_are_counted(machine: Machine, tmp_path: Path) -> None:
-    data = machine.mount(tmp_path / "data", "nfs4", "server:/export")
-    machine.put("proc/self/mountstats", MOUNTSTATS.format(point=data, read=0, written=0, reads=0, ms=0))
+    data = machine.mount(tmp_path / "my data", "nfs4", "server:/export")
+    point = f"{tmp_path}/my\\040data"
+    machine.put("proc/self/mountstats", MOUNTSTATS.format(point=point, read=0, written=0, reads=0, ms=0))
     probe = probe_of("filesystem", machine, data)
     assert [device.counted for device in probe.devices] == [True]
     read(probe, SECOND_NS)
-    machine.put("proc/self/mountstats", MOUNTSTATS.format(point=data, read=4_000_000, written=0, reads=8, ms=1000))
+    machine.put("proc/self/mountstats", MOUNTSTATS.format(point=point, read=4_000_000, written=0, reads=8, ms=1000))
     assert read(probe, 3 * SECOND_NS) == {
         (str(data), "read_mb_per_second"): pytest.approx(2),
         (str(data), "write_mb_per_second"): 0,

@@ -49,7 +49,7 @@ def analyse(run: MeasuredTraining) -> Summary:
         rows,
         file_system=journal.storage.file_system if journal.storage else "",
         bypassed=workload.reader.odirect or workload.reader.evict_page_cache == "epochs",
-        would_help=_would_help(run),
+        would_help=" or ".join(cache.past_the_cache(workload)),
         dataset_bytes=facts.total_bytes,
         memory_bytes=sum(host.memory_bytes for host in journal.hosts),
     )
@@ -164,11 +164,12 @@ def _evidence(run: MeasuredTraining, kept: StepTable, metrics: Metrics, served_p
     """Return what the verdict is computed from."""
     facts, settings, ahead = run.facts, run.facts.workload.metric, run.facts.batches_ahead
     counted_au = metrics.au_percent.mean if metrics.au_percent else None
-    shortest_block = min(block.steps for epoch in facts.schedule for block in epoch.blocks)
+    excluded = settings.exclude_start_steps + settings.exclude_end_steps
+    counted = [max(0, block.steps - excluded) for epoch in facts.schedule for block in epoch.blocks]
     uneven_percent = loss_percent(kept, kept).uneven_computation if counted_au else 0.0
     steps, length = sum(metrics.steps_per_epoch), ("train.epochs", len(facts.schedule))
-    if steps == facts.workload.train.total_training_steps:  # more epochs would add none
-        length = "train.total_training_steps", steps
+    if steps == facts.workload.train.total_training_steps:  # which ends the run; a verdict asks for 110 times at most
+        length = f"train.epochs={110 * len(facts.schedule)} train.total_training_steps", steps
     return Evidence(
         complete=facts.failure is None,
         threshold_percent=100 * settings.au,
@@ -185,7 +186,7 @@ def _evidence(run: MeasuredTraining, kept: StepTable, metrics: Metrics, served_p
         # With tensors the ceiling includes collation, which limits the real job, too.
         ceiling_au=metrics.ceiling_au_percent if not facts.workload.reader.tensors else None,
         supply_known=au.is_supply_known(run.training),
-        kept_steps=max(0, shortest_block - settings.exclude_start_steps - settings.exclude_end_steps),
+        kept_steps=sum(counted) // len(counted),
         # The trainer holds one batch more, which it takes off the loader while a step computes.
         prefetched_steps=ahead + 1 if ahead and not facts.workload.train.synchronous else ahead,
     )
@@ -202,18 +203,6 @@ def _lost_measurements(run: MeasuredTraining) -> Iterator[Finding]:
                 yield Finding.of(code, "caution", pattern="steps", of_ranks=name_ranks(lost), host=host.host)
     for node in journal.lost_recorders:  # killed or suspended, so telemetry does not cover the whole training
         yield Finding.of(code, "caution", pattern="telemetry", host=journal.hosts[node].host)
-
-
-def _would_help(run: MeasuredTraining) -> str:
-    """Return the settings that would keep the page cache from serving reads, of those that the run takes."""
-    reader, data_format = run.facts.workload.reader, run.facts.workload.dataset.format
-    if reader.odirect or reader.page_cache_percent:
-        return "" if reader.odirect else "reader.page_cache_percent=0"
-    takes_direct = reader.data_loader in ("pytorch", "threads") and reader.engine != "library"  # libraries may not
-    settings = ["reader.odirect=true"] if takes_direct else []
-    if (evicts := cache.eviction(data_format)) != f"reader.evict_page_cache={reader.evict_page_cache}":
-        settings.append(evicts)
-    return " or ".join(settings)
 
 
 def _other_program(rows: Rows, metrics: Metrics, proof: cache.CacheProof) -> Finding | None:
