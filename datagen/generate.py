@@ -247,9 +247,10 @@ def refuse_own_files(spec: DatasetSpec) -> None:
 
 def refuse_foreign_files(spec: DatasetSpec, storage: StorageBase) -> None:
     """Raise UserError if the data folder, which has no manifest, holds files that dlemu did not make."""
-    if storage.local_path(spec.data_folder) is not None:
+    local_folder = storage.local_path(spec.data_folder)
+    if local_folder is not None:
         try:
-            check_usable(spec.data_folder, "dataset.data_folder")
+            check_usable(local_folder, "dataset.data_folder")
         except UserError as error:
             raise UserError(f"{error}; to train on those files, no dataset has to be generated") from None
         return

@@ -161,7 +161,10 @@ def nominal_sample_bytes(spec: DatasetSpec) -> int:
     if columns := columns_of(spec):
         return sum(column.value_bytes for column in columns if column.read)
     shape = spec.record_dims or (int(math.sqrt(spec.record_length_bytes)),) * 2
-    return math.prod(shape) * spec.element_bytes
+    payload_bytes = math.prod(shape) * spec.element_bytes
+    if spec.source == "folder":  # the size is that of the files
+        return payload_bytes
+    return round(payload_bytes * float(registry.built_in("datagen.formats", spec.format, "STORED_BYTES", 1)))
 
 
 def stored_sample_bytes(spec: DatasetSpec) -> int:

@@ -36,7 +36,6 @@ from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage
 from datagen.thread_pool import map_in_threads
 
 MAX_DEPTH = 16  # maximum nesting of folders; deeper nesting is probably a loop of links
-COUNTED_FILES = 256  # maximum files whose samples are counted, evenly spaced among all files
 OR_RAW = "or set dataset.format=raw to read each file whole, as one sample"
 HOW_TO_CUT = "set dataset.format=mmap_indexed_binary and dataset.record_length_bytes to the stored bytes of a sample"
 
@@ -247,13 +246,13 @@ def _count_samples(
         return layout, sizes, note if format_name == RAW and spec.format != RAW else ""
     if format_name in COUNTERS:
         counts = np.array(_counts_in(COUNTERS[format_name], layout, sizes, storage))
-        files, samples, note = _equal_counts(counts, layout.num_files)
+        files, samples, note = _equal_counts(counts)
         if samples < 1:
-            empty = layout.path(_sampled_files(layout)[int(counts.argmin())])
+            empty = layout.path(int(counts.argmin()))
             raise DatasetError(f"{empty} holds no samples: move all such files away")
         return replace(_subset(layout, files), num_samples_per_file=samples), sizes[files], note
     sample_bytes = max(1, int(spec.record_length_bytes))
-    files, samples, _ = _equal_counts(sizes // sample_bytes, layout.num_files)
+    files, samples, _ = _equal_counts(sizes // sample_bytes)
     if samples < 1:
         problem = f"{layout.folder}: no file has the {sample_bytes} bytes of a sample"
         raise DatasetError(f"{problem}: set dataset.record_length_bytes to those of one sample")
@@ -263,12 +262,8 @@ def _count_samples(
     return layout, np.minimum(sizes[files], used_bytes), note
 
 
-def _equal_counts(counts: Sizes, num_files: int) -> tuple[NDArray[np.intp], int, str]:
-    """Return the files to read, the samples to read of each, and a note; `counts` are the samples in counted files."""
-    if len(counts) < num_files:  # a few files stand for all
-        samples = int(counts.min())
-        note = f"{samples} samples of each file are read: the fewest of {len(counts)} files that were counted"
-        return np.arange(num_files), samples, note
+def _equal_counts(counts: Sizes) -> tuple[NDArray[np.intp], int, str]:
+    """Return the files to read, the samples to read of each, and a note; `counts` are the samples in the files."""
     # Read as many samples in all as possible: of 9, 9 and 2, read 9 of each of the first two files
     ordered = np.sort(counts)
     samples = int(ordered[(ordered * np.arange(len(counts), 0, -1)).argmax()])
@@ -305,14 +300,8 @@ def _complete_spec(spec: DatasetSpec, layout: Layout, sizes: Sizes, storage: Sto
     )
 
 
-def _sampled_files(layout: Layout) -> list[int]:
-    """Return the files that are opened to learn their structure: at most COUNTED_FILES, evenly spaced."""
-    step = max(1, layout.num_files / COUNTED_FILES)
-    return [int(number * step) for number in range(min(layout.num_files, COUNTED_FILES))]
-
-
 def _counts_in(read_count: ReadCount, layout: Layout, sizes: Sizes, storage: StorageBase) -> list[int]:
-    """Return a count from each of at most COUNTED_FILES files, cached until the file changes. Raises DatasetError."""
+    """Return a count from each file, cached until the file changes. Raises DatasetError."""
 
     def count_in(file: int) -> int:
         path = layout.path(file)
@@ -331,4 +320,4 @@ def _counts_in(read_count: ReadCount, layout: Layout, sizes: Sizes, storage: Sto
             ) from error
         return _counts[read_count, version]
 
-    return map_in_threads(count_in, _sampled_files(layout))
+    return map_in_threads(count_in, range(layout.num_files))

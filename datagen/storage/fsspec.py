@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -149,12 +150,14 @@ class FsspecWriter(MemoryWriter):
     def __init__(self, storage: Storage, url: str) -> None:
         super().__init__({}, url)
         self._storage = storage
+        self._lock = threading.Lock()  # threads that write one checkpoint share this writer
 
     def write_at(self, data: Bytes, offset: int) -> None:
         if offset + len(data) > MAX_FILE_BYTES:
             limit = f"{MAX_FILE_BYTES >> 30} GiB, the limit for fsspec, as a file is in memory until it is complete"
             raise UserError(f"{self._path} exceeds {limit}: wanted smaller files, storage.storage_type=s3, or a folder")
-        super().write_at(data, offset)
+        with self._lock:
+            super().write_at(data, offset)
 
     def commit(self) -> None:
         with self._storage.raising_os_errors(self._path):

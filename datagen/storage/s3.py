@@ -38,6 +38,7 @@ class Storage(StorageBase):
     """One bucket, or several with `s3://` paths."""
 
     is_remote = True
+    cuts_reads = True
 
     def __init__(self, spec: StorageSpec) -> None:
         super().__init__(spec)
@@ -108,7 +109,8 @@ class Storage(StorageBase):
             yield from (_size_in(head.response) if head.response.succeeded else None for head in heads)
 
     def remove(self, path: str) -> None:
-        self.size_bytes(path)  # DELETE of a missing object is no error in S3
+        if next(self.sizes([path])) is None:  # DELETE of a missing object is no error in S3
+            raise no_such_file(path)
         self.client.request(self._request("DELETE", path))
 
     def uploads(self, folder: str, names: Iterable[str], *, end: bool = False) -> int:

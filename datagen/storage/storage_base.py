@@ -216,6 +216,7 @@ class StorageBase(abc.ABC):
     reads_directly: ClassVar[bool] = False  # supports `StorageSpec.direct`: reads past this host's page cache
     reads_nothing: ClassVar[bool] = False  # readers open no file: a measurement shows their own cost
     is_remote: ClassVar[bool] = False  # reads are requests to a server, and this host caches nothing
+    cuts_reads: ClassVar[bool] = False  # into requests of `StorageSpec.range_bytes`, of which `io_depth` are in flight
     server: str = ""  # address of the server; empty without one
     alignment: int = 1  # address, offset and length of reads are multiples of it; above 1 only for O_DIRECT
 

@@ -187,9 +187,9 @@ class Reader:
     odirect: bool = False
     """Bypass the page cache when reading (O_DIRECT)."""
     range_bytes: Annotated[int, at_least(0), BYTES] = 0
-    """Object storage: maximum bytes of one request; 0: all that is needed of an object."""
+    """`s3`: maximum bytes of one request; 0: all that is needed of an object."""
     io_depth: Annotated[int, at_least(1)] = 1
-    """Object storage: requests that a worker has in flight."""
+    """`s3`: requests that a worker has in flight."""
     evict_page_cache: Literal["never", "start", "epochs"] = "never"
     """When to drop the dataset's pages from memory; needs no root. Its time counts in `total_seconds` alone."""
     page_cache_percent: Annotated[float, Meta(ge=0, le=100), Unit("%")] = 0.0

@@ -85,18 +85,17 @@ def _checkpoint_problems(workload: Workload) -> Iterator[str]:
 
 
 def _storage_problems(workload: Workload) -> Iterator[str]:
-    storage, reader = workload.storage, workload.reader
+    reader = workload.reader
     try:
         opened = open_storage(workload.storage_spec)
-        if not storage.has_paths and opened.is_remote and reader.transfer_size:
-            yield f"reader.transfer_size is {reader.transfer_size}: the size of requests is reader.range_bytes"
+        cuts, is_local = opened.cuts_reads, not opened.is_remote
+        for key, default, is_used in (("range_bytes", 0, cuts), ("io_depth", 1, cuts), ("transfer_size", 0, is_local)):
+            if not is_used and (value := getattr(reader, key)) != default:
+                yield f"reader.{key} is {value}, which {workload.storage.storage_type} does not use: leave it out"
         if reader.engine == "library":
             local_folder(opened, workload.dataset.data_folder, "reader.engine=library")
     except UserError as error:
         yield str(error)
-    for key, default in (("range_bytes", 0), ("io_depth", 1)):
-        if storage.has_paths and (value := getattr(reader, key)) != default:
-            yield f"reader.{key} is {value}, but storage.storage_type={storage.storage_type} has files: leave it out"
 
 
 def _folder_problems(workload: Workload, key: str, folder: str) -> Iterator[str]:

@@ -79,14 +79,12 @@ class Loader(LoaderBase):
 
 
 def _keep_freed_memory() -> None:
-    """Let malloc keep freed memory for later allocations. Does nothing without glibc.
+    """Let glibc's malloc keep freed memory for later allocations.
 
     By default, glibc returns large freed blocks to the kernel, which zeroes each page at its next use. In a pipeline
     that allocates each batch anew, that took more than half of all CPU time. Now the heap stays at its peak size.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
-        return
+    mallopt = ctypes.CDLL(None).mallopt
     mallopt(_MMAP_MAX, 0)
     mallopt(_TRIM_THRESHOLD, _MAX_INT)
     mallopt(_TOP_PAD, _GROW_BYTES)
@@ -142,6 +140,7 @@ class PhasePipeline:
         self._interleave = spec.interleave
         self._streams = partial(cast(StreamPlan, phase.plan.plan).streams, phase.plan.rank)
         self._in_memory = phase.fetch.reads_nothing
+        self._is_own = phase.fetch.dataset.source == "folder"  # a record may have any features: it is the sample
         self._traced: Any = None
 
     def trace(self) -> None:
@@ -246,15 +245,14 @@ class PhasePipeline:
         # Records that are read and skipped count with the size of the one parsed
         app_bytes = tf.reduce_sum(tf.cast(tf.strings.length(records), tf.int64) + FRAMING_BYTES) * reads_per_record
         with tf.control_dependencies([parsing]):
-            images = tf.io.parse_example(records, _FEATURES)["image"]
+            images = records if self._is_own else tf.io.parse_example(records, _FEATURES)["image"]
         resize = self._phase.fetch.resize_bytes
         if resize:  # only if an image is longer: cropping copies all images
             is_longer = tf.reduce_max(tf.strings.length(images)) > resize
             images = tf.cond(is_longer, lambda: tf.strings.substr(images, 0, resize), lambda: images)
         preprocess_cpu_ns = tf.constant(0, tf.int64)
         if self._phase.preprocesses and not is_zero(self._spec.reader.preprocess_time):
-            preprocess_cpu_ns = tf.numpy_function(self._preprocess, [samples], tf.int64)
-            preprocess_cpu_ns = tf.ensure_shape(preprocess_cpu_ns, [])
+            preprocess_cpu_ns = tf.ensure_shape(tf.numpy_function(self._preprocess, [samples], tf.int64), [])
         with tf.control_dependencies([images, preprocess_cpu_ns]):
             finished = tf.timestamp()
         # One tensor for all numbers, because each tensor of an element costs Python time in the trainer's thread. A
@@ -289,10 +287,9 @@ class PhasePipeline:
         streams = self._streams(epoch, steps)
         complete_files = np.searchsorted(np.cumsum(streams.counts), step * self._phase.batch_size)
         for file in streams.files[max(0, int(complete_files) - self._interleave.files) :].tolist():
-            fault = _fault(layout.path(file), layout.num_samples_per_file)
-            if fault:
+            if fault := _fault(layout.path(file), layout.num_samples_per_file, parse=not self._is_own):
                 error = damaged(layout.path(file), fault)
-                return damaged_own_file(error) if self._phase.fetch.dataset.source == "folder" else error
+                return damaged_own_file(error) if self._is_own else error
         return DatasetError(
             f"TensorFlow could not read a file in {layout.folder} ({reason}), but now can read them all: "
             "the storage failed temporarily; see the kernel's log (dmesg) for why"
@@ -347,12 +344,13 @@ def _batch(element: list[Any], wall_clock_ns: int, storage_bytes: int) -> Batch:
     return Batch(images, trace)
 
 
-def _fault(path: str, samples: int) -> str:
+def _fault(path: str, samples: int, *, parse: bool) -> str:
     """Return a description of a file's fault; empty if it has none."""
     records = 0
     try:
         for record in tf.data.TFRecordDataset(path):
-            tf.io.parse_single_example(record, _FEATURES)
+            if parse:
+                tf.io.parse_single_example(record, _FEATURES)
             records += 1
     except tf.errors.NotFoundError:
         return "the file is gone"

@@ -72,7 +72,11 @@ def test_of_a_count_that_may_be_all_of_them_nothing_is_no_number() -> None:
         ("workflow.train=false", "workflow.train is false: nothing would be trained"),
         ("storage.storage_type=s3", "no S3 server is named: set storage.storage_options.endpoint_url"),
         ("storage.storage_type=fsspec", "storage.storage_root is './': fsspec needs a URL there"),
-        ("reader.io_depth=4", "reader.io_depth is 4, but storage.storage_type=local_fs has files"),
+        ("reader.io_depth=4", "reader.io_depth is 4, which local_fs does not use"),
+        (
+            "storage.storage_type=fsspec storage.storage_root=memory:// reader.range_bytes=9",
+            "reader.range_bytes is 9, which fsspec does not use",
+        ),
         ("storage.storage_type=parallelfs", "storage.storage_type is 'parallelfs': did you mean parallel_fs?"),
         ("storage.storage_type=no.such", "'no.such' is neither a module that Python can import"),
         (

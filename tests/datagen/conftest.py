@@ -55,6 +55,5 @@ def fetched(fetch: FetchSpec, samples: Samples, files: StorageBase | None = None
 
 @pytest.fixture
 def server() -> Iterator[Any]:
-    """An S3 server that keeps its objects in memory."""
     with own_server() as object_server:
         yield object_server

@@ -18,8 +18,6 @@ CONTENT = Content(1)
 
 
 class MemorySource(Source):
-    """A file that is already in memory."""
-
     _made = itertools.count()
 
     def __init__(self, data: bytes, path: str = "") -> None:
@@ -47,7 +45,6 @@ def job(name: str, shape: tuple[int, ...], **settings: Any) -> FileJob:
 
 
 def written(file_format: FormatBase | SideFile, file_job: FileJob) -> bytes:
-    """Return the bytes of a file."""
     storage = memory.Storage()
     writer = storage.create("x")
     file_format.write(file_job, writer, AlignedBuffer())
@@ -63,7 +60,6 @@ def payload(start: int, stop: int, content: Content = CONTENT) -> bytes:
 
 
 def expected(file_job: FileJob) -> bytes:
-    """Return the payload of a file."""
     return payload(0, file_job.payload_bytes, file_job.content)
 
 

@@ -34,8 +34,6 @@ PLACES = 24
 
 
 class Case(NamedTuple):
-    """One way to use a format."""
-
     format: str
     samples: int
     compression: Any
@@ -67,8 +65,6 @@ each_case = pytest.mark.parametrize("case", cases(), ids=str)
 
 
 class Dataset:
-    """A dataset of one case and what its samples are."""
-
     def __init__(self, case: Case, folder: Path) -> None:
         self.spec = make(case.spec(folder))
         self.fetch = fetch_of(self.spec)

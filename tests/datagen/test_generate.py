@@ -25,7 +25,7 @@ from datagen.manifest import MANIFEST_NAME
 from datagen.owned import part_name
 from datagen.spec import DatasetSpec
 from datagen.storage import posix
-from datagen.storage.storage_base import Bytes
+from datagen.storage.storage_base import FOLDERS, Bytes, StorageSpec
 from datagen.verify import Damage, verify
 from tests.datagen.conftest import MakeSpec, make
 from tests.datasets import small_disk
@@ -73,8 +73,10 @@ def test_files_of_others_and_another_dataset_stay_as_they_are(small: MakeSpec, t
     with pytest.raises(UserError, match=seen):
         prepare(replace(spec, num_files_train=7, seed=1))
     Path(spec.data_folder, manifest.MANIFEST_NAME).unlink()
-    with pytest.raises(UserError, match=r"files that dlemu did not make, such as .*\.npz"):
-        prepare(spec)
+    local_root = StorageSpec(type="fsspec", root=f"file://{tmp_path}")
+    for same, storage in ((spec, FOLDERS), (replace(spec, data_folder="data"), local_root)):
+        with pytest.raises(UserError, match=r"files that dlemu did not make, such as .*\.npz"):
+            prepare(same, storage)
     assert contents(spec.data_folder) == before
 
 

@@ -25,7 +25,6 @@ some = settings(max_examples=30)
 
 @contextlib.contextmanager
 def connected(timeout_seconds: float = 0.001) -> Iterator[tuple[Connection, socket.socket]]:
-    """Give a connection, and the server's end of it."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         connection = Connection(urlsplit(f"http://127.0.0.1:{listening.getsockname()[1]}"), None, timeout_seconds)
         server = listening.accept()[0]

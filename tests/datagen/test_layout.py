@@ -48,6 +48,8 @@ def test_shapes_equal_numpys_own_draw_and_each_other_without_deviation() -> None
     spec = DatasetSpec(format="npz", record_length_bytes=1000)
     assert record_shapes(spec, 12345, 12346).tolist() == [[31, 31]]
     assert nominal_sample_bytes(spec) == 961
+    text = DatasetSpec(format="csv", record_length_bytes=1000)
+    assert nominal_sample_bytes(text) == round(961 * np.mean([len(f"{number},") for number in range(256)]))
 
 
 @pytest.mark.parametrize("start", [0, 1, 7, 65535, 65536, 65537, 140000])

@@ -73,8 +73,6 @@ def test_the_sizes_of_npz_equal_numpys_at_the_limit_of_32_bits(first: int) -> No
 
 
 class Sink(io.RawIOBase):
-    """A file that keeps nothing but its size."""
-
     position = size_bytes = 0
 
     def seekable(self) -> bool:

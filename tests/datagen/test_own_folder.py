@@ -49,7 +49,6 @@ def put(path: Path, size: int) -> None:
 
 
 def own(folder: Path, **changes: Any) -> DatasetSpec:
-    """Return what a user says of a folder."""
     return DatasetSpec(**({"data_folder": str(folder), "source": "folder", "format": ""} | changes))
 
 
@@ -362,13 +361,14 @@ def test_a_changed_file_is_looked_at_again(tmp_path: Path) -> None:
     assert read_all(found)[0].app_bytes > 0.3 * found.total_bytes, "by the offsets of today"
 
 
-def test_a_file_without_samples_among_many_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where only some files are counted, the fewest samples found are read of each: there is nothing to read of 0."""
-    shards(tmp_path)
-    tarfile.open(tmp_path / "shard-000000.tar", "w").close()
-    monkeypatch.setattr("datagen.own_folder.COUNTED_FILES", 2)
-    with pytest.raises(DatasetError, match=r"shard-000000\.tar holds no samples: move all such files away"):
-        inspect_own_folder(own(tmp_path), FOLDERS)
+def test_of_many_files_the_short_ones_are_left_out(tmp_path: Path) -> None:
+    for number in range(300):
+        (tmp_path / f"{number:03}.tfrecord").write_bytes(framed(bytes(100)) * (1 if number in (7, 299) else 3))
+    found = inspect(own(tmp_path))
+    assert (found.spec.num_files_train, found.spec.num_samples_per_file) == (298, 3)
+    tarfile.open(tmp_path / "shard.tar", "w").close()
+    with pytest.raises(DatasetError, match=r"shard\.tar holds no samples: move all such files away"):
+        inspect_own_folder(own(tmp_path, format="webdataset"), FOLDERS)
 
 
 @pytest.mark.parametrize("damaged", ["00.npz", "02.npz"])

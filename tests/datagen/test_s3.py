@@ -207,6 +207,8 @@ def test_a_connection_serves_requests_until_the_server_closes_it(server: Any) ->
     assert read(storage, "a") == DATA
     assert server.connections == counts_of(storage)["connections_opened"] == 2
     assert counts_of(storage)["connections_open"] == 1
+    with pytest.raises(FileNotFoundError):
+        storage.remove("of no earlier run")
     assert counts_of(storage)["failed"] == 0
 
 

@@ -35,7 +35,6 @@ DATA = bytes(range(256)) * 40
 
 @pytest.fixture(autouse=True)
 def _served(request: pytest.FixtureRequest) -> None:
-    """Have a server for the storage that needs one."""
     if hasattr(request.node, "callspec") and request.node.callspec.params.get("name") == "s3":
         SERVED["s3"] = request.getfixturevalue("s3").spec()
 

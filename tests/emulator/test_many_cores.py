@@ -24,8 +24,6 @@ WORKERS, AHEAD, READ_NS = 4, 8, 800_000
 
 
 class TreeComm(ScriptedComm):
-    """A rank that meets the others through a tree."""
-
     def __init__(self, tree: Comm, clock: FakeClock) -> None:
         super().__init__((), clock)
         self._tree = tree

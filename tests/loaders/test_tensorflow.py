@@ -38,7 +38,6 @@ PERIOD = 251
 
 
 def image(sample: int) -> bytes:
-    """A sample whose bytes tell which it is."""
     return sample.to_bytes(4, "big") + bytes(range(PERIOD)) * ((RECORD - 4) // PERIOD)
 
 
@@ -200,6 +199,10 @@ def test_a_damaged_file_is_named(said: str, dataset: DatasetSpec) -> None:
     FAULTS[said](victim)
     with pytest.raises(DatasetError, match=f"{os.path.basename(victim)}: .*{said}.*dlemu datagen"):
         list(batches(make_spec(dataset, make_plan()), 15))
+    own = make_spec(replace(dataset, source="folder"), make_plan())
+    if said == "can't read record 0":  # one's own records are samples as they are
+        assert len(list(batches(own, 15))) == 15
+        return
     with pytest.raises(DatasetError, match="the file is yours: restore it") as caught:
-        list(batches(make_spec(replace(dataset, source="folder"), make_plan()), 15))
+        list(batches(own, 15))
     assert "datagen" not in str(caught.value)

@@ -64,10 +64,8 @@ class Feed:
         """Return the path of a new file in memory, which exists as long as this feed."""
         descriptor = os.memfd_create("dlemu-dali")
         weakref.finalize(self, os.close, descriptor)
-        path = f"/proc/self/fd/{descriptor}"
-        with open(path, "wb") as file:
-            file.write(data)
-        return path
+        os.write(descriptor, data)
+        return f"/proc/self/fd/{descriptor}"
 
 
 class FileFeed(Feed):
@@ -140,8 +138,9 @@ def build(feed: Feed, num_threads: int) -> Any:
         if feed.samples_per_array > 1:
             sample = fn.slice(read, start=_batchwise(feed.indices), shape=[1], axes=[-1])
         if phase.fetch.decode == "full" and phase.fetch.format in ("jpeg", "png") and not phase.fetch.reads_nothing:
-            colours = _types.RGB if phase.fetch.dataset.record_dims[2:] == (3,) else _types.GRAY
-            sample = fn.decoders.image(sample, device="cpu", output_type=colours)
+            data = phase.fetch.dataset
+            is_grey = data.source != "folder" and data.record_dims[2:] != (3,)
+            sample = fn.decoders.image(sample, device="cpu", output_type=_types.GRAY if is_grey else _types.RGB)
         output = fn.reinterpret(sample, shape=[-1], dtype=_types.UINT8)
         if size := phase.fetch.resize_bytes:  # shorter samples are padded with zeros
             output = fn.slice(output, start=[0], shape=[size], axes=[0], out_of_bounds_policy="pad", fill_values=0)

@@ -7,7 +7,7 @@ chunks of large files, chosen so that the share is exact and spread evenly over 
 from __future__ import annotations
 
 import math
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Literal
 
 import numpy as np
@@ -15,7 +15,7 @@ import psutil
 from numpy.typing import NDArray
 
 from datagen.errors import UserError
-from datagen.formats.format_base import unreadable
+from datagen.formats.format_base import format_named, unreadable
 from datagen.storage.storage_base import StorageBase, open_storage
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.plan import TrainingJob
@@ -54,6 +54,7 @@ def evict(job: TrainingJob, first: int, stride: int, *, write_first: bool) -> No
     `write_first`: write dirty pages first. `reader.page_cache_percent` of the bytes are then read into the cache.
     """
     storage = open_storage(job.workload.storage_spec.buffered)
+    sides = format_named(job.dataset.spec.format).sides
     layouts = [layout for layout in (job.dataset.train, job.dataset.valid) if layout is not None]
     cached_share = job.workload.reader.page_cache_percent / 100
     for layout in layouts:
@@ -62,6 +63,9 @@ def evict(job: TrainingJob, first: int, stride: int, *, write_first: bool) -> No
             path = layout.path(number)
             try:
                 storage.evict(path, write_first=write_first)
+                for side in sides:  # an index, which is read again too
+                    with suppress(FileNotFoundError):
+                        storage.evict(side.path(layout, number), write_first=write_first)
                 if cached_share:
                     _warm_page_cache(storage, path, number, cached_share, float(shares[number]))
             except OSError as error:

@@ -50,7 +50,6 @@ def run(spec: LoaderSpec, steps: int, epoch: int = 1) -> list[Batch]:
 
 
 def planned(spec: LoaderSpec, step: int, epoch: int = 1) -> list[bytes]:
-    """What dlemu's own reader brings of a batch."""
     phase = spec.phases["train"]
     out = memoryview(bytearray(phase.fetch.slot_bytes(BATCH)))
     fetched = Fetcher(phase.fetch).fetch(phase.plan.sample_ids(epoch, step).tolist(), out)
@@ -96,7 +95,6 @@ def test_what_dali_reads_while_the_trainer_computes_is_counted(tmp_path: Path, m
 
 
 def victim(spec: LoaderSpec, step: int) -> Path:
-    """The first file of a batch."""
     phase = spec.phases["train"]
     file, _ = phase.fetch.layout.locate(int(phase.plan.sample_ids(1, step)[0]))
     return Path(phase.fetch.layout.path(file))
