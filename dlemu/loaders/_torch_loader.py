@@ -229,18 +229,19 @@ class Loader(LoaderBase):
         assert answer is not None  # only `start` sends tokens that request no batch
         packed, tensors = answer if isinstance(answer, tuple) else (answer, None)
         trace = BatchTrace.unpacked(packed)
-        return Batch(tensors or self._tensors(phase, trace), trace)
+        data = tensors or self._tensors(phase, trace)
+        if self._reader.pin_memory:
+            data = data.pin_memory() if isinstance(data, torch.Tensor) else [tensor.pin_memory() for tensor in data]
+        return Batch(data, trace)
 
     def _tensors(self, phase: str, trace: BatchTrace) -> Any:
-        """Return the samples as tensors over the slot, or as pinned copies with `reader.pin_memory`."""
+        """Return the samples as tensors over the slot."""
         slot = self._slots.slot(trace.slot)
         sample_bytes = self._spec.phases[phase].fetch.resize_bytes
         if sample_bytes:
             values = torch.frombuffer(slot, dtype=torch.uint8, count=trace.samples * sample_bytes)
-            batch = values.view(trace.samples, sample_bytes)
-            return batch.pin_memory() if self._reader.pin_memory else batch
-        samples = Samples(slot, trace.places, _tensor)
-        return [sample.pin_memory() for sample in samples] if self._reader.pin_memory else samples
+            return values.view(trace.samples, sample_bytes)
+        return Samples(slot, trace.places, _tensor)
 
     def explain(self, error: Exception) -> DlemuError | None:
         """Explain PyTorch's RuntimeError for a dead worker, `DataLoader worker...`."""

@@ -50,7 +50,7 @@ class Loader(LoaderBase):
     def __init__(self, spec: LoaderSpec) -> None:
         self._spec = spec
         self._threads = max(1, spec.reader.read_threads)
-        self._window = self._threads * spec.reader.prefetch_per_worker
+        self._window = spec.reader.read_threads * spec.reader.prefetch_per_worker or 1  # 1: nothing is read ahead
         self._slots = SharedSlots(spec.slots, spec.slot_bytes)
         self._local = threading.local()  # the `maker` of each thread
         self._pool = ThreadPoolExecutor(self._threads, "dlemu-reader")

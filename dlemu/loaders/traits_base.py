@@ -85,6 +85,8 @@ class LoaderTraits:
         for key, reason in unsupported.items():
             if getattr(workload.reader, key):
                 yield f"reader.{key} is true: {reason}; wanted reader.{key}=false, or {instead}"
+        if workload.reader.worker_streams and name == "parquet" and not self.in_turn:
+            yield f"reader.worker_streams is true: any reader takes any batch, with its row group; wanted {instead}"
         if workload.reader.tensors and not self.collates:
             tensors = workload.reader.tensors
             yield f"reader.tensors is {tensors}: this loader collates no tensors; wanted 0, or {instead}"

@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import psutil
@@ -184,11 +185,14 @@ def test_a_batch_holds_until_the_next_but_one_is_taken(name: str, read_threads: 
     for loader in started(name, spec):
         for epoch in (1, 2, 3):
             held: deque[tuple[Batch, list[bytes]]] = deque(maxlen=2)
+            asked_ns = time.monotonic_ns()
             for batch in loader.batches("train", epoch, 5):
+                assert read_threads or batch.trace.started_ns >= asked_ns, "without readers, nothing is read ahead"
                 held.append((batch, delivered(batch)))
                 slots.add(batch.trace.slot)
                 time.sleep(0.01)  # readers go as far ahead as they may
                 assert [delivered(kept) for kept, _ in held] == [taken for _, taken in held]
+                asked_ns = time.monotonic_ns()
     assert len(slots) <= spec.slots
 
 
@@ -237,9 +241,13 @@ def test_a_crop_of_what_was_read_is_shipped(name: str, resize: int, dataset_for:
 
 
 @pytest.mark.parametrize("read_threads", [0, 2])
-def test_tensors_cross_as_those_of_a_training_job(read_threads: int, dataset: DatasetSpec) -> None:
-    torch = pytest.importorskip("torch")
-    spec = make_spec(dataset, tensors=2, tensor_bytes=1000, read_threads=read_threads)
+def test_tensors_cross_as_those_of_a_training_job(
+    read_threads: int, dataset: DatasetSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch, pinned = pytest.importorskip("torch"), Mock(side_effect=lambda tensor: tensor)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned(tensor))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    spec = make_spec(dataset, tensors=2, tensor_bytes=1000, read_threads=read_threads, pin_memory=read_threads > 0)
     phase = spec.phases["train"]
     for loader in started("pytorch", spec):
         for step, batch in enumerate(loader.batches("train", 1, 4), 1):
@@ -249,7 +257,7 @@ def test_tensors_cross_as_those_of_a_training_job(read_threads: int, dataset: Da
             assert batch.trace.sample_hash == hash_samples(phase.plan.sample_ids(1, step))
             assert batch.trace.samples == BATCH
             assert batch.trace.app_bytes > 0
-        assert step == 4
+        assert (step, pinned.call_count) == (4, 8 if read_threads else 0)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -103,3 +103,7 @@ def test_who_opens_files_itself_needs_a_storage_where_they_have_paths() -> None:
     assert problem.startswith("storage.storage_type is 'own.Storage': TensorFlow itself opens tfrecord files")
     assert not list(traits_of("tensorflow").problems(folders))
     assert not list(traits_of("pytorch").problems(objects))
+    streams = Workload(dataset=DatasetSpec(format="parquet"), reader=Reader(worker_streams=True))
+    (problem,) = traits_of("threads").problems(streams)
+    assert problem.startswith("reader.worker_streams is true: any reader takes any batch, with its row group")
+    assert not list(traits_of("pytorch").problems(streams))

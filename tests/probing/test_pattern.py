@@ -14,7 +14,7 @@ from datagen.errors import SpaceError
 from datagen.spec import DatasetSpec
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Reader
-from dlemu.jobs.training import pattern
+from dlemu.jobs.training import pattern, scaling
 from dlemu.jobs.training.pattern import (
     ENDLESS,
     LEVEL_SECONDS,
@@ -280,3 +280,30 @@ def test_each_sample_of_the_dataset_is_read_once() -> None:
     assert plan.sample_ids(5, 3).tolist() == samples[2].tolist()
     assert plan.batches(6, steps).tolist() != samples.tolist(), "an order of each epoch"
     assert plan.runs(5, steps) is None
+
+
+@pytest.mark.parametrize(
+    ("streams", "readers", "reads"),
+    [
+        (False, 4, {0: [1, 2], 1: [3, 4], 2: [5, 6], 3: [7, 8]}),
+        (True, 4, {0: [1, 3], 1: [2, 4], 2: [5, 7], 3: [6, 8]}),
+        (True, 1, {0: [1, 3, 5, 7]}),
+    ],
+)
+def test_in_trials_no_row_group_is_read_by_two_readers(
+    streams: bool, readers: int, reads: dict[int, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = DatasetSpec(format="parquet", num_files_train=1, num_samples_per_file=32)
+    job = make_job(ranks=1, steps=8, dataset=data, reader=Reader(batch_size=4, read_threads=2, worker_streams=streams))
+    made: dict[int, list[int]] = {}
+
+    def maker_of(_: object, reader: int) -> SimpleNamespace:
+        def make(phase: str, epoch: int, step: int, slot: int, out: memoryview) -> SimpleNamespace:
+            made.setdefault(reader, []).append(step)
+            return SimpleNamespace(app_bytes=1)
+
+        return SimpleNamespace(make=make)
+
+    monkeypatch.setattr(scaling, "BatchMaker", maker_of)
+    assert scaling._read(job, 0, 1, readers)[0] == sum(map(len, reads.values()))
+    assert made == reads

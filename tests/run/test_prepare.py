@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,7 +21,7 @@ from datagen.manifest import Manifest
 from datagen.storage.storage_base import open_storage
 from datagen.thread_pool import Progress as Share
 from dlemu.config import load
-from dlemu.config.schema import Checkpoint, Reader, Workflow
+from dlemu.config.schema import Checkpoint, Model, Reader, Workflow
 from dlemu.doctor.check_base import Facts
 from dlemu.doctor.host import check_configuration
 from dlemu.jobs.training.preflight import check_before_making
@@ -144,7 +147,12 @@ def test_processes_that_begin_at_once_get_a_folder_each() -> None:
 
 
 def test_more_workers_than_files_may_be_open_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlemu.jobs.training.preflight.resource.getrlimit", lambda _: (256, 256))
+    limits, set_limit = {resource.RLIMIT_NOFILE: (256, 9000)}, Mock()
+    monkeypatch.setattr("dlemu.jobs.training.preflight.resource.setrlimit", set_limit)
+    monkeypatch.setattr("dlemu.jobs.training.preflight.resource.getrlimit", lambda kind: limits.get(kind, (-1, -1)))
+    TRAINING.check_host(make_job(reader=Reader(read_threads=5)), 1)
+    assert set_limit.call_args.args[1] == (64 + 5 * (6 + 3 * 512), 9000), "files that each thread's reader keeps open"
+    limits[resource.RLIMIT_NOFILE] = (256, 256)
     with pytest.raises(SpaceError, match="40 takes 304 file descriptors per rank and the limit is 256"):
         TRAINING.check_host(make_job(reader=Reader(read_threads=40)), 1)
 
@@ -160,6 +168,9 @@ def test_checkpoints_of_training_write_over_nothing_on_a_host_of_their_own(
         workflow=Workflow(checkpoint=True), checkpoint=Checkpoint(checkpoint_folder=str(tmp_path / "saved"), type=kind)
     )
     assert job.saves
+    large = replace(job.workload, model=Model(model_size_bytes=10**11))
+    assert replace(job, workload=large).timeout_seconds == pytest.approx(1e4)
+    assert make_job().timeout_seconds == 600
     if kind == "all_ranks":
         with pytest.raises(UserError, match=r"epoch_1_block_1 holds files that dlemu did not write"):
             TRAINING.check_host(job, 1)

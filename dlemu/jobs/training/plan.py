@@ -36,6 +36,18 @@ class TrainingJob(Job):
     """The dataset as it is on the storage; `workload.dataset` has its settings."""
 
     @property
+    def timeout_seconds(self) -> float:
+        """Timeout of waiting for other ranks; in checkpoints, a rank below 10 MB/s counts as hanging."""
+        if not self.saves:
+            return super().timeout_seconds
+        from dlemu.checkpoints.checkpoint_plan import plan_checkpoint  # most runs save no checkpoints
+
+        model = self.workload.model
+        sizes = plan_checkpoint(model, self.workload.checkpoint, self.ranks).sizes
+        largest_bytes = max(sizes.largest_rank_bytes, model.model_size_bytes)  # without layers, a rank may save all
+        return max(super().timeout_seconds, largest_bytes / 10e6)
+
+    @property
     def train_plan(self) -> Plan:
         """Which rank reads which samples in training."""
         return self._plan(self.dataset.train, self.workload.reader.batch_size)
@@ -106,7 +118,7 @@ class TrainingJob(Job):
         if times <= 1:
             return notes
         repeated = f"row groups are read {times:.3g} times, by each worker whose batches have rows of them"
-        return (*notes, f"{repeated}: once with reader.worker_streams=true")
+        return (*notes, f"{repeated}: once with reader.worker_streams=true" if self.traits.in_turn else repeated)
 
     def _plan(self, layout: Layout, batch_size: int) -> Plan:
         reader = self.workload.reader

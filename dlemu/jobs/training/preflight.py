@@ -15,6 +15,7 @@ import psutil
 from datagen import manifest
 from datagen.errors import DatasetError, SpaceError, UserError
 from datagen.layout import stored_sample_bytes
+from datagen.records import MAX_OPEN_FILES
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import open_storage
 from dlemu.config.duration import mean_seconds
@@ -63,12 +64,13 @@ def check_host(job: TrainingJob, local_ranks: int) -> None:
 
 
 def _check_files(job: TrainingJob) -> None:
-    """Raise the soft limit on open file descriptors if a rank needs more; SpaceError if the hard limit is too low."""
+    """Raise the soft limit on open files to what a rank may need; SpaceError if the hard limit is too low."""
     # 64 for logs, sockets to other ranks and libraries' files; 6 for a worker's queues, pipes, sentinel (PyTorch 2.13)
     needed = 64 + 6 * job.workload.reader.read_threads
+    wanted = needed + 3 * MAX_OPEN_FILES * job.workload.reader.read_threads  # 3 for a file with two indexes
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < needed <= hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    if soft < wanted and needed <= hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))
     elif hard < needed:
         raise SpaceError(
             f"reader.read_threads={job.workload.reader.read_threads} takes {needed} file descriptors per rank and the "

@@ -132,15 +132,17 @@ def _read(job: TrainingJob, rank: int, epoch: int, readers: int) -> tuple[int, f
     """Read batches in threads for `metric.scaling_seconds`; return bytes and seconds, both 0 if a read failed."""
     spec: LoaderSpec = job.loader_spec(rank)
     spec = replace(spec, reader=replace(spec.reader, preprocess_time=NO_TIME))
-    steps = iter(range(1, job.train_plan.steps_per_epoch + 1))  # shared: `next` is atomic
+    steps, streams = range(1, job.train_plan.steps_per_epoch + 1), readers
+    if job.group_rows:  # a part of the epoch for each reader: in turns, all would read the same row group, from memory
+        streams = max(1, spec.reader.read_threads) if spec.reader.worker_streams else 1
+    share = math.ceil(len(steps) / max(readers, streams))
     began = time.monotonic()
 
     def read_batches(reader_number: int) -> int:
         maker, buffer = BatchMaker(spec, reader_number), memoryview(bytearray(spec.slot_bytes))
-        read_bytes = 0
-        while time.monotonic() < began + job.workload.metric.scaling_seconds:
-            step = next(steps, None)
-            if step is None:
+        read_bytes, (part, stream) = 0, divmod(reader_number, streams)
+        for step in steps[stream::streams][part * share : (part + 1) * share]:
+            if time.monotonic() > began + job.workload.metric.scaling_seconds:
                 break
             read_bytes += maker.make("train", epoch, step, 0, buffer).app_bytes
         return read_bytes

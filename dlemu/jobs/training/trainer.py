@@ -123,7 +123,7 @@ class _Trainer:
                 comm=comm,
                 clock=self._clock,
                 seed=job.seed,
-                sync_seconds=workload.timeout_seconds,
+                sync_seconds=job.timeout_seconds,
             )
         self.cpu_seconds_before = 0.0
 

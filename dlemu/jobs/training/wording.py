@@ -393,9 +393,10 @@ def _next_command(summary: Summary, folder: str) -> Iterator[Said]:
     finding = summary.memory
     setting = str(finding.numbers.get("would_help", "")).rpartition(" or ")[2] if finding else ""
     same_workload = override(["workload"], os.path.join(folder, CONFIG))
+    launch = ["mpirun", "-np", str(summary.ranks)] if len(summary.environment.hosts) > 1 else []
     if folder and "=" in setting:
         new_folder = override(["output", "folder"], f"{folder.rstrip('/')}-again")
-        yield Said("again", shlex.join(["dlemu", "train", same_workload, setting, new_folder]), tone="strong")
-    elif folder and summary.passed is not None:
+        yield Said("again", shlex.join([*launch, "dlemu", "train", same_workload, setting, new_folder]), tone="strong")
+    elif folder and summary.passed is not None and not launch:
         new_folder = override(["output", "folder"], f"{folder.rstrip('/')}-size")
         yield Said("next", shlex.join(["dlemu", "size", same_workload, new_folder]), "how many pass")
