@@ -62,8 +62,7 @@ class TrainingSaver:
     comm: Comm
     clock: Clock
     seed: int = 0  # of the content
-    sync_seconds: float = math.inf
-    """Timeout of an fsync; extended for large checkpoints to the time that their bytes take at 10 MB/s."""
+    sync_seconds: float = math.inf  # timeout of an fsync
 
     def __post_init__(self) -> None:
         self._layouts = self._layouts_of_rank()
@@ -134,8 +133,7 @@ class TrainingSaver:
                     self.storage.remove(file.path)  # of an earlier run; there may be no space for both
         except OSError as error:
             raise user_error(error, folder) from error
-        sync_seconds = max(self.sync_seconds, _bytes_of(self._layouts) / 10e6)  # below 10 MB/s it counts as hanging
-        writer = CheckpointWriter(self.storage, files, self._buffers, settings, sync_seconds)
+        writer = CheckpointWriter(self.storage, files, self._buffers, settings, self.sync_seconds)
         writer.write(lambda _number, _columns: None)
 
 

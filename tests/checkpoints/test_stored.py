@@ -35,7 +35,6 @@ BLOCK = block_name(1, 2)
 
 
 def saved(folder: Path, name: str = BLOCK) -> Path:
-    """Put a file into a folder of that name."""
     (folder / name).mkdir(parents=True)
     (folder / name / "a.pt").write_bytes(b"somebody's")
     return folder / name / "a.pt"

@@ -56,7 +56,6 @@ def predicted(folder: Path, *words: str, **storage: object) -> CheckpointPredict
 
 
 def known(answer: CheckpointPrediction) -> tuple[PredictedPhase, PredictedPhase, TrainingCost]:
-    """All parts of an answer that lacks none."""
     return present(answer.write), present(answer.read), present(answer.training)
 
 
@@ -174,8 +173,9 @@ def test_a_run_predicts_itself(tmp_path: Path) -> None:
     assert answer.bytes / GIB / write.seconds == pytest.approx(as_long(measured)), "the time is the measured ones' mean"
     assert write.seconds_interval[0] < write.seconds < write.seconds_interval[1]
     assert OUTSIDE not in [finding.code for finding in answer.findings]
-    with pytest.raises(UserError, match=r"measured with checkpoint\.writers=1: leave"):
-        run_prediction(["checkpoint.writers=7"], PredictionRequest(from_folder=str(tmp_path / "run")))
+    changes = ["checkpoint.writers=7", "checkpoint.randomize_tensor=false"]
+    with pytest.raises(UserError, match=r"measured with checkpoint\.writers=1, checkpoint\.randomize_tensor=true"):
+        run_prediction(changes, PredictionRequest(from_folder=str(tmp_path / "run")))
     in_memory = Mock(facts=run.facts, summary=Mock(findings=[Finding(Code.NO_DATA_FROM_STORAGE, "loud")]))
     with pytest.raises(UserError, match="the run of --from measured memory"):
         _measured_storage(in_memory, run.facts.workload.checkpoint, run.summary.ranks)

@@ -98,7 +98,6 @@ def test_blocks_weigh_by_steps_and_ranks_add_up() -> None:
 
 
 def worked(**changes: int) -> StepRows:
-    """One row whose worker took 100 ns."""
     rows = np.zeros(1, STEP_DTYPE)
     values = {"started_ns": 50, "finished_ns": 150, "read_ns": 60, "cpu_ns": 70, "cpu_wait_ns": 20} | changes
     for name, value in values.items():
@@ -253,10 +252,11 @@ def test_no_interval_leaves_training_as_fast_as_without_checkpoints() -> None:
 
 _OF_HOSTS = {"host_busy_percent", "device_busy_percent", "link_percent", "throttled_percent"}
 FULL = {"device_busy_percent": BUSY_PERCENT}
-READ = {"name": "read", "fsync_percent": 0.0}
+READ = {"name": "torch_load", "fsync_percent": 0.0}
 QUOTA = Finding.of(Code.CPU_QUOTA, "caution", throttled_percent=10.0)
 FULL_LINK = Finding.of(Code.NETWORK_FULL, "caution", link_percent=BUSY_PERCENT)
 FEW_THREADS = Finding.of(Caveat.TOO_FEW_THREADS, "caution", setting="checkpoint.writers", threads=7)
+ONE_BY_ONE = Finding.of(Caveat.TOO_FEW_THREADS, "caution", setting="checkpoint.read_as=fast", threads=7)
 
 
 @pytest.mark.parametrize(
@@ -282,6 +282,7 @@ FEW_THREADS = Finding.of(Caveat.TOO_FEW_THREADS, "caution", setting="checkpoint.
         ({"cpu_wait_percent": 99.0} | FULL, "storage", "high", None),
         ({"link_percent": BUSY_PERCENT}, "storage", "high", FULL_LINK),
         ({"cpu_percent": THREAD_PERCENT}, "host CPU", "medium", FEW_THREADS),
+        (READ | {"cpu_percent": THREAD_PERCENT}, "host CPU", "medium", ONE_BY_ONE),
         ({"cpu_percent": 99.0} | FULL, "storage", "high", None),
     ],
 )

@@ -43,7 +43,6 @@ def limit_of(rows: StepRows, *, preprocesses: bool = False, workers: int = 8, **
 
 
 def found(limit: Limit) -> dict[str, dict[str, Number]]:
-    """The numbers of what explains it, by their codes."""
     return {finding.code: finding.numbers for finding in limit.findings}
 
 

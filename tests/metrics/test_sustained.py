@@ -44,7 +44,6 @@ def simulate(*, steps: int, ratio: float, ahead: int, workers: int = 1, epochs: 
 
 
 def figures(rows: StepRows) -> tuple[float, float, float]:
-    """Headline, sustained AU and credit."""
     kept = kept_rows(rows, 1, 0)
     return au_percent(kept), present(sustained_au(rows, kept).mean), present(prefetch_credit_percent(rows, kept))
 

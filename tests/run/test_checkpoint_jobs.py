@@ -34,6 +34,7 @@ from dlemu.metrics.findings import LimitedBy
 from dlemu.report.units import size
 from dlemu.results.answer_files import decode_untrusted
 from dlemu.results.live import Progress, mark_in_progress
+from dlemu.results.parts import Environment
 from dlemu.runner.events import Event, JobBegan, Saved
 from dlemu.runner.job import JobRequest, run_job
 from dlemu.runner.job import prepare as prepare_job
@@ -54,8 +55,6 @@ SMALL = {
 
 
 class SmallJob:
-    """What is asked for, and all events of it."""
-
     def __init__(self, folder: Path, result: str, **settings: str) -> None:
         named = {key.replace("__", "."): value for key, value in settings.items()}
         named = {f"checkpoint.{key}" if "." not in key and key != "ranks" else key: text for key, text in named.items()}
@@ -126,6 +125,10 @@ def test_ranks_of_a_larger_job_write_its_files(tmp_path: Path) -> None:
         "zero_pp_rank_1_mp_rank_1_optim_states.pt",
     ]
     assert conditions(done.summary, done.facts).work["ranks_of_job"] == 8
+    whole = {"format": "distcp", "checkpoint.checkpoint_folder": str(tmp_path / "whole")}
+    run(tmp_path, "whole", ranks="4", num_checkpoints_write="1", num_checkpoints_read="0", **whole)
+    part = run(tmp_path, "part", ranks="2", job_ranks="4", num_checkpoints_write="0", num_checkpoints_read="1", **whole)
+    assert part.summary.read is not None, "rank 0's metadata is of all ranks"
 
 
 def test_training_goes_on_while_asynchronous_ones_drain(tmp_path: Path) -> None:
@@ -274,6 +277,7 @@ def test_what_stays_is_said_with_a_command_that_removes_just_that(tmp_path: Path
     subprocess.run(["bash", "-c", command], check=True)
     assert os.listdir(folder / "saved") == ["global_epoch1_step4"]
     assert kept_line(replace(done.summary, kept=(1, 3))).endswith("/global_epoch1_step{1,3}"), "2 is another run's"
+    assert "rm" not in kept_line(replace(done.summary, environment=Environment())), "an object store's"
     assert done.summary.write is not None
     limit = LimitedBy[Cause](what="storage", confidence="medium")
     idle = replace(done.summary.write, limited_by=limit, call_percent=0.4, fsync_percent=0.0, cpu_wait_percent=0.0)

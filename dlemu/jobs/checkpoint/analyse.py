@@ -168,7 +168,7 @@ def _phase(run: CheckpointRun, name: Phase) -> tuple[PhaseSummary | None, tuple[
     if not size_bytes:
         return phase, ()
     limit, findings = judge(
-        name,
+        "write" if is_write else run.facts.workload.checkpoint.read_as,
         phase,
         threads=int(rows["threads"].max()),
         host_busy_percent=highest(activity.busy_percents),
@@ -232,7 +232,7 @@ def _asynchronous(run: CheckpointRun, write: PhaseSummary, drain_seconds: float)
 
 
 def judge(
-    name: Phase,
+    how: str,
     phase: PhaseSummary,
     *,
     threads: int,
@@ -243,7 +243,8 @@ def judge(
 ) -> tuple[LimitedBy[Cause], tuple[Finding, ...]]:
     """Return what limited a phase, and the findings that explain it; a rank has `threads` that write or read.
 
-    Percentages are of the busiest host, device and link, `throttled_percent` of a CPU limit's periods; None if unknown.
+    `how` is "write", or the `checkpoint.read_as` of a read. Percentages are of the busiest host, device and link,
+    `throttled_percent` of a CPU limit's periods; None if unknown.
     """
     is_device_full = (device_busy_percent or 0.0) >= BUSY_PERCENT
     if phase.from_storage_percent is not None and phase.from_storage_percent < NOT_READ_PERCENT:
@@ -261,7 +262,8 @@ def judge(
         full_link = Finding.of(Code.NETWORK_FULL, "caution", link_percent=link_percent)
         return LimitedBy(what="storage", confidence="high"), (full_link,)
     if phase.cpu_percent >= THREAD_PERCENT and not is_device_full:
-        setting = "checkpoint.writers" if name == "write" else "checkpoint.readers"
+        settings = {"write": "checkpoint.writers", "fast": "checkpoint.readers"}
+        setting = settings.get(how, "checkpoint.read_as=fast")
         few_threads = Finding.of(Caveat.TOO_FEW_THREADS, "caution", setting=setting, threads=threads)
         return LimitedBy(what="host CPU", confidence="medium"), (few_threads,)
     is_certain = is_device_full or (

@@ -15,7 +15,7 @@ PHASES: dict[Phase, int] = {"write": WRITE, "read": READ}  # phase -> its number
 # Settings of `checkpoint` that affect how fast it is written and read
 MEASURED_WITH = (
     "fsync", "odirect", "writers", "read_as", "readers", "verify", "evict_page_cache", "transfer_size",
-    "recovery_rank_shift",
+    "recovery_rank_shift", "randomize_tensor",
 )  # fmt: skip
 
 

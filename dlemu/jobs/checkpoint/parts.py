@@ -47,7 +47,6 @@ def conditions(summary: CheckpointSummary, measured: CheckpointRunFacts) -> Cond
     loud = [finding for finding in summary.findings if finding.severity == "loud"]
     codes = {finding.code for finding in loud}
     how = {name: getattr(sizes, name) for name in _SHARDING} | {name: getattr(settings, name) for name in _SETTINGS}
-    how["content"] = "unique" if settings.randomize_tensor else "ones"
     read_from_memory = (READING,) if Code.PAGE_CACHE in codes else ()
     return Conditions(
         title=summary.title,

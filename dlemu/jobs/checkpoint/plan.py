@@ -81,7 +81,8 @@ class CheckpointJob(Job):
         """Return a rank's files of a checkpoint to write or to read, in order; `rank` is a rank of the run."""
         note = self.sources.get(checkpoint) or self.note(checkpoint)
         job_rank = self.plan.ranks[rank]
-        folder, layouts = self.folder_of(checkpoint), self.plan.files(job_rank)
+        written = plan_checkpoint(note.model, note.settings, note.ranks)  # maybe by more ranks than read it
+        folder, layouts = self.folder_of(checkpoint), written.files(job_rank)
         return files_of(folder, layouts, note.settings, note.seed, checkpoint=checkpoint, rank=job_rank)
 
 

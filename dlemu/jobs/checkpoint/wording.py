@@ -19,7 +19,7 @@ from dlemu.results.wording import Wording, count, sentences
 # Advice for each limit; findings add details
 RELIEF: dict[Cause, str] = {
     "storage": "",
-    "host CPU": "more cores; checkpoint.odirect=true spares a copy; reads without checkpoint.verify spare one more",
+    "host CPU": "more cores",
     "emulator": "this does not judge the storage: more cores, fewer ranks or more hosts",
     "page cache": "this does not judge the storage",
 }
@@ -35,8 +35,7 @@ _FINDINGS: Wording[str] = {
     "{gb_per_second:.1f} GB/s were written: whether the storage can take more is unknown",
     Code.CPU_QUOTA: "the CPU limit (cgroup) held processes back in {throttled_percent:.0f} % of its periods: raise it",
     Code.NETWORK_FULL: "the busiest network link was {link_percent:.0f} % used: a faster link, or more hosts",
-    Caveat.TOO_FEW_THREADS: "each thread is busy copying: raise {setting} (now {threads}), or set "
-    "checkpoint.odirect=true",
+    Caveat.TOO_FEW_THREADS: "each thread is busy copying (now {threads}): use more of them, by {setting}",
 }
 
 
@@ -142,9 +141,9 @@ def _seconds(seconds: float) -> str:
 
 def kept_line(summary: CheckpointSummary) -> str:
     """Return which checkpoints a run keeps on the storage, and the command that removes them."""
-    kept, folder = summary.kept, summary.folder
+    kept, folder, storage = summary.kept, summary.folder, summary.environment.storage
     line = f"{count(len(kept), 'checkpoint')}, {size(len(kept) * summary.bytes)}, in {folder}"
-    if summary.requests is not None:  # `rm` can't remove objects
+    if storage is None or storage.total_bytes is None:  # an object store, which `rm` doesn't reach
         return line
     numbers = f"{{{kept[0]}..{kept[-1]}}}"  # a shell pattern
     if len(kept) == 1:
