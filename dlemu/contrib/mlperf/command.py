@@ -146,7 +146,7 @@ def run_command(
     launcher, remaining = take_word(remaining, "launcher")
     workload = load(remaining, config_dir=config_dir)
     folder = folder or result_folder.new_folder(workload.model.name, "mlperf-")
-    result_folder.check_place(folder)
+    result_folder.check_new(folder)
     plan = RehearsalPlan(
         organisation=organisation,
         system=system,

@@ -135,7 +135,7 @@ class CallRecords:
 def read_call_records(path: str, setup: Setup | None = None, phase: str = "run") -> CallRecords:
     """Read the records in a folder; `setup` is its configuration if that has been read already."""
     broken: list[Finding] = []
-    files = sorted(entry.name for entry in os.scandir(path) if not entry.is_dir()) if os.path.isdir(path) else []
+    files = sorted(next(os.walk(path), ("", [], []))[2])  # empty if it can't be listed
 
     def content(file: str) -> Mapping[str, Any]:
         return mapping(read_json(os.path.join(path, file), broken))

@@ -89,7 +89,7 @@ def copied_pairs(fingerprints: Iterable[Fingerprint]) -> Iterator[tuple[Fingerpr
     """Yield pairs of fingerprints of the same measurement."""
     ordered = sorted(fingerprints, key=lambda fingerprint: (len(fingerprint.values), fingerprint.values))
     for index, first in enumerate(ordered):
-        for second in ordered[index + 1 :]:
+        for second in map(ordered.__getitem__, range(index + 1, len(ordered))):  # a slice would copy the rest each time
             if len(first.values) != len(second.values) or not _same(first.values[0], second.values[0]):
                 break  # as they are sorted, no later one matches
             if all(map(_same, first.values, second.values)):

@@ -163,12 +163,10 @@ def rank_block(setup: Setup, logs: Logs, rank: int, block: BlockKey) -> RankBloc
     if span.seconds_to_checkpoint is None or printed is None:
         return to_end
     to_checkpoint = _block_lasting(span.seconds_to_checkpoint, setup, logs, arrays)
-    return min(to_end, to_checkpoint, key=lambda candidate: _error_to_printed(candidate, printed))
-
-
-def _error_to_printed(block: RankBlock, printed: float) -> float:
-    """Return how far the samples/s of a block are from the printed ones, by the formula that comes closest."""
-    return min(abs(rated.samples_per_second - printed) for rated in block.by_formula.values())
+    return min(
+        (to_end, to_checkpoint),
+        key=lambda block: min(abs(rated.samples_per_second - printed) for rated in block.by_formula.values()),
+    )
 
 
 def _block_lasting(total_seconds: float, setup: Setup, logs: Logs, arrays: BlockArrays) -> RankBlock:

@@ -187,8 +187,9 @@ class Logs:
 
     def span(self, rank: int, block: BlockKey) -> Span | None:
         """Return a block's time stamps: the rank's own, or else those of the lowest rank that has some."""
-        spans = [self.spans.get(source, {}).get(block) for source in (rank, *sorted(self.spans))]
-        return next((span for span in spans if span is not None), None)
+        if block in self.spans.get(rank, {}):
+            return self.spans[rank][block]
+        return next((spans[block] for _, spans in sorted(self.spans.items()) if block in spans), None)
 
     def blocks(self) -> list[BlockKey]:
         """Return the blocks of all ranks, in order."""

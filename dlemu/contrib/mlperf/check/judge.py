@@ -77,7 +77,8 @@ def check_folder(
     # Absolute, as parent folders name the division, the system and the phase of a relative folder such as `.`.
     rehearsal, root = _read_rehearsal(os.path.abspath(folder))
     contents = submission_tree.find_results(root, edition, division, reading)
-    if edition is None and contents.results and all(map(_is_old, contents.results)):
+    by_result = [["per_epoch_stats.json" in run.files for run in result.runs] for result in contents.results]
+    if edition is None and by_result and all(each and all(each) for each in by_result):  # DLIO of v1.0: rank 0's alone
         raise UserError(
             f"{folder} holds runs of MLPerf Storage v1.0 or older: wanted v2.0 or later; `dlemu audit` recomputes "
             "their numbers"
@@ -102,11 +103,6 @@ def check_folder(
         rehearsal=rehearsal,
         findings=tuple(sorted(unique, key=lambda each: (SEVERITIES.index(each.severity), each.rule, each.path))),
     )
-
-
-def _is_old(result: Result[Any]) -> bool:
-    """Return whether all runs are of v1.0 or older: their DLIO wrote per_epoch_stats.json for rank 0 alone."""
-    return bool(result.runs) and all("per_epoch_stats.json" in run.files for run in result.runs)
 
 
 def _read_rehearsal(folder: str) -> tuple[Mapping[str, Any] | None, str]:

@@ -189,12 +189,12 @@ def _run_folders(organisation: str) -> Iterator[str]:
                 yield path
 
 
-def no_other_code(call: CallRecords, _: Result[Any]) -> Iterator[Finding]:
+def no_other_code(call: CallRecords, result: Result[Any]) -> Iterator[Finding]:
     """No command loads code before the benchmark's: it could switch off syncing, or serve reads from memory."""
     preloaded = {match[0] for command in call.all_commands for match in _PRELOADED.finditer(command)}
     if preloaded:
         # PYTHONPATH can name another DLIO, but usually a cluster's launcher only passes it on.
-        severity: Severity = "warning" if preloaded == {"PYTHONPATH"} else "error"
+        severity: Severity = "warning" if not result.closed or preloaded == {"PYTHONPATH"} else "error"
         yield by_rule("command.preload", f"{', '.join(sorted(preloaded))} in the executed commands", severity=severity)
 
 

@@ -233,16 +233,13 @@ def _other_results(call_folders: Sequence[tuple[str, str]]) -> Iterator[Result[A
                 path = os.path.dirname(path)
             calls_in.setdefault(path, []).append(read(folder))
         for path, calls in sorted(calls_in.items()):
-            divisions = [call.metadata.get("verification") for call in calls] if benchmark == CHECKPOINTING else []
-            yield _without_edition(path, benchmark, tuple(calls), divisions)
+            yield _without_edition(path, benchmark, tuple(calls))
 
 
-def _without_edition(
-    path: str, benchmark: str, calls: tuple[Any, ...], divisions: Sequence[object] = (), phased: bool = True
-) -> Result[Any]:
+def _without_edition(path: str, benchmark: str, calls: tuple[Any, ...], *, phased: bool = True) -> Result[Any]:
     """Return a result with a provisional edition; `find_results` replaces it, once all calls of its tree have voted."""
     edition = EDITIONS["3.0"]
-    division = division_of(path, *divisions)
+    division = division_of(path, *(call.metadata.get("verification") for call in calls))
     return Result(path=path, benchmark=benchmark, edition=edition, division=division, calls=calls, phased=phased)
 
 
@@ -346,4 +343,4 @@ def division_of(folder: str, *in_metadata: object) -> Division:
     folders = folder.split(os.sep)
     index = division_index(folders)
     names = in_metadata if index is None else (folders[index],)
-    return "open" if any(str(name).lower() == "open" for name in names) else "closed"
+    return "open" if any(str(name).lower().rpartition(".")[2] == "open" for name in names) else "closed"

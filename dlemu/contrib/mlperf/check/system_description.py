@@ -18,7 +18,7 @@ from dlemu.contrib.mlperf.rules.known import Finding, by_rule, by_rule_at, with_
 PLACEHOLDER = "FILL IN"  # text in a template where the submitter must fill in a value
 REMAP_KEY = "remap_time_in_seconds"  # capability: the time in which other hosts get access to what one host wrote
 _MEMORY_TOLERANCE = 0.10  # relative, between described and measured memory (2.1.9 of v3.0's checker)
-_SIZE = r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)(?:i?B)?\b"
+_SIZE = r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)(?:i?B)?\b(?![,.\d]*\d|\s*%)"
 _LIMIT_PATTERNS = (
     re.compile(_SIZE + r"\s*[\"']?\s*>\s*\S*memory\.(?:max|limit_in_bytes)", re.IGNORECASE),
     re.compile(r"\bmemory\.(?:max|limit_in_bytes)\s*[=:]\s*" + _SIZE, re.IGNORECASE),

@@ -87,7 +87,7 @@ def datasize(
         files=files,
         subfolders=workload.dataset.num_subfolders_train or advised_subfolders,
         steps_per_epoch=samples // (official.batch_size * workload.ranks),
-        nominal_bytes=math.ceil(samples * official.record_bytes),
+        nominal_bytes=math.ceil(samples * workload.dataset.record_length_bytes),
         findings=tuple(finding for finding in findings if finding.rule != "unapplied"),
     )
 
@@ -98,7 +98,8 @@ def _edition(workload: Workload, name: str | None) -> tuple[Edition, Official]:
     official = edition.officials.get((model, accelerator)) if edition else None
     if edition and official:
         return edition, official
-    choices = [f"v{each.name}: {', '.join(map(' on '.join, each.officials))}" for each in EDITIONS.values()]
+    editions = EDITIONS.values() if name is None else (EDITIONS[name],)
+    choices = [f"v{each.name}: {', '.join(map(' on '.join, each.officials))}" for each in editions]
     rules = f"v{name}" if name else "MLPerf Storage"
     seen = f"workload={model} accelerator={accelerator or '(none)'} is not in the rules of {rules}"
     raise UserError(f"{seen}: wanted one of {'; '.join(choices)}")

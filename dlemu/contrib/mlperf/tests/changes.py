@@ -185,5 +185,4 @@ def end(moment: str) -> Change:
 
 
 def ended_at(moment: str) -> Change:
-    """Tell in the first call's metadata when it ended."""
     return edited(META, put("invocation_end_time", moment))

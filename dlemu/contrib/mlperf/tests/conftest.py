@@ -46,7 +46,6 @@ def only_known_rules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="package")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a valid tree of each edition."""
     folder = tmp_path_factory.mktemp("golden")
     for edition in ("2.0", "3.0"):
         make_tree(folder / edition, edition)

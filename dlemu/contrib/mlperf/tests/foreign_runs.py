@@ -23,8 +23,6 @@ START = datetime(2024, 9, 2, 13, 34, 44, 197451)
 
 @dataclass(frozen=True)
 class Rank:
-    """One epoch of one rank, in seconds."""
-
     start: float
     end: float
     load: list[float]

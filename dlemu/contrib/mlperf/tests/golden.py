@@ -64,7 +64,6 @@ def edit(path: Path, change: Callable[[Any], object]) -> None:
 
 
 def config_folder(run: Path) -> Path:
-    """Where hydra's files lie."""
     return run / "dlio_config"
 
 
@@ -111,7 +110,6 @@ def configured(leaf: Path, name: str, workload: Any, words: list[str]) -> None:
 
 
 def _hydra(folder: Path, words: list[str]) -> None:
-    """Write what hydra keeps of the overrides."""
     folder.mkdir(exist_ok=True)
     (folder / "overrides.yaml").write_text(yaml.safe_dump(words))
     (folder / "hydra.yaml").write_text(yaml.safe_dump({"hydra": {"overrides": {"task": words}}}))
@@ -213,7 +211,6 @@ def call_metadata(
 
 
 def moment(when: datetime) -> str:
-    """A time as DLIO and the tool write it."""
     return when.isoformat(timespec="microseconds")
 
 
@@ -293,7 +290,6 @@ def describe_checkpoints(folder: Path, **changes: Any) -> Path:
 
 
 def leaves(folder: Path) -> list[Path]:
-    """Return the folders of the calls, in order."""
     return sorted(path for path in folder.iterdir() if path.is_dir())
 
 

@@ -39,7 +39,6 @@ LEFT_OUT, RESULTS = "PRUNED BY STAFF\n", "/var/log/run/results"
 
 
 def make_published(root: Path) -> Path:
-    """Write the tree; returns its root."""
     golden.make_result(root, system=SYSTEM)
     org = (root / "closed/acme").rename(root / "closed" / ORG)
     (root / "acme").rename(root / ORG)

@@ -21,6 +21,7 @@ import yaml
 
 from datagen.errors import UserError
 from dlemu.contrib.mlperf.audit.audit_answer import write_csv
+from dlemu.contrib.mlperf.audit.call_records import read_call_records
 from dlemu.contrib.mlperf.check.judge import Checked, check_folder, check_report, finding_rows
 from dlemu.contrib.mlperf.rules.known import SEVERITIES, Finding, known_rules
 from dlemu.contrib.mlperf.tests import foreign_runs, golden
@@ -117,8 +118,10 @@ def test_divisions_are_named_in_lower_case_wherever_the_check_begins(tree: Tree)
 def test_an_open_submission_in_a_folder_named_closed_is_open(golden: Path, tmp_path: Path) -> None:
     root = shutil.copytree(golden / "3.0", tmp_path / "closed/round")
     (root / "closed").rename(root / "open")
+    preloads = "mpirun -n 4 -x LD_PRELOAD=/opt/nosync.so -host n:4 dlio_benchmark"
+    edit(sorted(root.rglob("run/*/*_metadata.json"))[-1], put("executed_command", preloads))
     checked = check_folder(str(root))
-    assert told(checked) == {("warning", "division.differs")}
+    assert told(checked) == {("warning", "division.differs"), ("warning", "command.preload")}
     divisions = [result.division for result in checked.results] + [each.division for each in checked.submissions]
     assert set(divisions) == {"open"}
 
@@ -170,9 +173,11 @@ def test_no_broken_file_is_a_traceback(golden: Path, tmp_path: Path) -> None:
         checked = check_folder(str(root))
         assert "audit.failed" not in {one.rule for one in checked.findings}
         assert not checked.valid
+    with patch("os.scandir", side_effect=PermissionError):
+        assert read_call_records(str(root)).files == ()
 
 
-def test_a_single_run_and_a_results_folder_of_mlpstorage_are_taken(golden: Path) -> None:
+def test_a_single_run_and_a_results_folder_of_mlpstorage_are_taken(golden: Path, tmp_path: Path) -> None:
     run = runs(golden / "2.0")[2]
     checked = check_folder(str(run))
     assert told(checked) == set()
@@ -181,6 +186,10 @@ def test_a_single_run_and_a_results_folder_of_mlpstorage_are_taken(golden: Path)
     results = check_folder(str(golden / "2.0/closed/acme/results/box"))
     assert told(results) == set()
     assert len(results.results[0].runs) == 6
+    opened = shutil.copytree(golden / "2.0/closed/acme/results/box", tmp_path / "box")
+    for path in opened.rglob("*_metadata.json"):
+        edit(path, put("verification", "benchmark.OPEN"))
+    assert {result.division for result in check_folder(str(opened)).results} == {"open"}
 
 
 def test_a_run_of_a_benchmark_that_no_folder_names_is_listed_and_not_judged(tmp_path: Path) -> None:
@@ -267,7 +276,6 @@ def test_sums_may_be_a_table_and_are_named_by_where_they_stand(tree: Tree) -> No
 
 
 def fmean_rate(metrics: list[dict[str, float]]) -> float:
-    """Of the measured runs: all but the warm-up."""
     return fmean(metric[RATE] for metric in metrics[1:])
 
 
@@ -322,8 +330,9 @@ def test_memory_that_a_control_group_limits_and_the_description_says_so_is_no_fi
     assert told(checked) == set()
     (seen,) = {one.seen for one in checked.findings if one.rule == "dataset.limited"}
     assert "32 GiB" in seen
-    edit(path, put("system_under_test/config_options", ["echo 400G > /sys/fs/cgroup/mlperf/memory.max"]))
-    assert ("error", "dataset.size") in told(check_folder(str(root))), "5 times the limit is still wanted"
+    for larger in ("echo 400G > /sys/fs/cgroup/mlperf/memory.max", "MemoryMax=50%", "MemoryMax=64,000,000,000"):
+        edit(path, put("system_under_test/config_options", [larger]))
+        assert ("error", "dataset.size") in told(check_folder(str(root))), "5 times the limit is still wanted"
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,10 @@ def test_memory_is_measured_when_it_is_not_given() -> None:
     assert told["memory_gib_per_host"] == host_memory().total_bytes / 2**30
     assert told["bound"]["files"] >= 500 * 7 * 8
     assert told["datagen"].startswith("dlemu datagen workload=unet3d")
+    small = json.loads(datasize(*PAIR, "scale=laptop", "--json").output)
+    assert small["nominal_bytes"] / small["files"] == pytest.approx(146600628 / 256, rel=0.01)
+    refused = str(datasize(*PAIR, "--edition", "3.0").exception)
+    assert "is not in the rules of v3.0: wanted one of v3.0: unet3d on b200" in refused
 
 
 @pytest.mark.parametrize("key", ["dataset.num_files_train", "++workload.dataset.num_files_train"])

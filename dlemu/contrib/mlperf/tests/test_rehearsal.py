@@ -60,7 +60,6 @@ def make_plan(folder: Path) -> RehearsalPlan:
 
 
 def run_by_hand(words: list[str], folder: str) -> None:
-    """Leave a run's folder as `dlemu train` does."""
     workload = load(words)
     train, _ = layouts(workload.dataset)
     size = train.num_files * 1000
@@ -85,14 +84,12 @@ def minutes() -> Callable[[], datetime]:
 
 
 def rehearsal(plan: RehearsalPlan) -> TrainingRehearsal:
-    """One whose report nobody reads."""
     size = datasize(plan.workload, edition="3.0", hosts=1, memory_gib_per_host=64)
     return TrainingRehearsal(plan=plan, size=size, report=lambda line: None, now=minutes())
 
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingRehearsal:
-    """A finished rehearsal whose runs took no time."""
     monkeypatch.setattr(RehearsalPlan, "run", lambda self, words, folder, command: run_by_hand(words, folder))
     monkeypatch.setattr(rehearse, "inspect", lambda *_, **__: None)
     done = rehearsal(make_plan(tmp_path))

@@ -70,7 +70,6 @@ class Forgery:
     edition: str = "3.0"
 
     def fits(self, base: str) -> bool:
-        """Whether a tree is of its edition."""
         return (base == "2.0") == (self.edition == "2.0")
 
     def told_by(self, found: Iterable[tuple[str, str, str]]) -> bool:
@@ -189,7 +188,6 @@ def _au(percent: float) -> Edit:
 
 
 def _short_blocks(content: Any) -> None:
-    """Let each block have taken a tenth of its time."""
     for epoch in content.values():
         start, end = (datetime.fromisoformat(epoch["block1"][key]) for key in ("start", "end"))
         epoch["block1"]["end"] = (start + (end - start) / 10).isoformat()
@@ -301,7 +299,6 @@ def _sums(begin: str, factor: float | None = 1.05) -> Change:
 
 
 def kv(root: Path, place: str = "option_1/trial_0") -> Path:
-    """One rank's results of a run of kv_cache."""
     return found(root, f"kv_cache/*/run/*/{place}/**/kvcache_results_*.json")[0]
 
 
@@ -376,8 +373,6 @@ def _made(root: Path) -> Path:
 
 
 def files_of(phase: str, files: int) -> Change:
-    """Let a phase tell another number of files."""
-
     def change(root: Path) -> None:
         first(root)  # of training alone
         edits(root.rglob(f"{phase}/*/dlio_config/config.yaml"), put("workload/dataset/num_files_train", files))
@@ -404,7 +399,6 @@ def _described(key: str, value: Any) -> Change:
 
 
 def _description(folder: Path) -> Path:
-    """Of the system that a model's checkpoints are of."""
     return folder.parents[3] / f"systems/{folder.parents[1].name}.yaml"
 
 
@@ -481,7 +475,6 @@ def _stamped(**changes: Any) -> Change:
 
 
 def _cut_block(content: Any) -> None:
-    """Let a block end ten seconds early."""
     block = content["1"]["block1"]
     block["end"] = (datetime.fromisoformat(block["end"]) - timedelta(seconds=10)).isoformat()
 
