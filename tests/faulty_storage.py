@@ -117,8 +117,6 @@ class Storage(posix.Storage):
 
 
 class _Reader(Reader):
-    """A reader with the plan's fault."""
-
     def __init__(self, reader: Reader, plan: Plan, path: str) -> None:
         super().__init__(reader.size_bytes)
         self._reader, self._plan, self._path = reader, plan, path
@@ -137,8 +135,6 @@ class _Reader(Reader):
 
 
 class _Writer(Writer):
-    """A writer with the plan's fault."""
-
     def __init__(self, writer: Writer, plan: Plan, path: str) -> None:
         self._writer, self._plan, self._path = writer, plan, path
 

@@ -35,8 +35,6 @@ SLICE_SECONDS = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A request of a client."""
-
     number: int
     """From 1, over all connections."""
     method: str
@@ -48,8 +46,6 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Upload:
-    """A multipart upload in progress."""
-
     key: str
     metadata: dict[str, str]
     parts: dict[int, bytes] = field(default_factory=dict)
@@ -57,8 +53,6 @@ class Upload:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """A fault of one answer."""
-
     kind: Literal["error", "drop", "cut", "drip", "hang", "etag", "garbage", "body", "raw"]
     """error: `status` and `code`; drop: no answer, but the request is executed; cut: half of the body; drip: single
     bytes; hang: nothing; body: `body` and `headers` with `status`; raw: everything that `raw` yields."""
@@ -108,7 +102,6 @@ class ObjectServer:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Stop at once, and drop all requests in progress."""
         self._closed.set()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -186,7 +179,6 @@ class ObjectServer:
         return False
 
     def _execute(self, request: Request, body: bytes) -> Answer:
-        """Execute a request, and return its answer."""
         if request.method in ("GET", "HEAD") and request.key:
             return self._get(request)
         if request.method == "GET":
@@ -324,7 +316,6 @@ class ObjectServer:
 
 @contextlib.contextmanager
 def object_server(behaviour: Behaviour | None = None) -> Iterator[ObjectServer]:
-    """Serve while the block lasts."""
     with ObjectServer(behaviour) as server:
         yield server
 
@@ -338,7 +329,6 @@ def _error(code: str) -> memoryview:
 
 
 def main() -> int:
-    """Serve until the input ends; print the address."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--mb-per-second", type=float, default=0.0)
     parser.add_argument("--latency-ms", type=float, default=0.0)

@@ -38,7 +38,6 @@ class S3:
 
     @property
     def settings(self) -> list[str]:
-        """dlemu's settings for the bucket."""
         return [
             "storage.storage_type=s3",
             f"storage.storage_root={BUCKET}",
@@ -128,7 +127,6 @@ def upload_of_others(key: str) -> Any:
 
 
 def storage_of(server: Any, **changes: Any) -> StorageBase:
-    """Open the bucket of a server of ours."""
     options = {"endpoint_url": server.endpoint, "timeout_seconds": 5} | changes.pop("options", {})
     return open_storage(
         StorageSpec(**{"type": "s3", "root": BUCKET, "options": tuple(sorted(options.items())), **changes})

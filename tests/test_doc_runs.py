@@ -176,7 +176,6 @@ def dlemu(root: Path, words: list[str]) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A folder with a reader's drives and photographs."""
     image = pytest.importorskip("PIL.Image", reason="photographs are made with the extra `image`")
     drives = ("nvme", "images", "a", "b", "ssd", "disk", "pfs", "lustre", "data")
     for name in (*(f"mnt/{drive}" for drive in drives), "data/my-images"):

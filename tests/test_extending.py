@@ -37,7 +37,6 @@ class Format(Raw):
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
-    """A package of the user's own."""
     package = tmp_path / "mine"
     package.mkdir()
     texts = {"loader": LOADER, "dat": READER, **EXAMPLES}
@@ -55,7 +54,6 @@ def dlemu(where: Path, *words: str, folder: str = "") -> Ended:
 
 
 def trained(where: Path, *settings: str, folder: str = "") -> dict[str, Any]:
-    """Train, and see that each sample was read once."""
     run = where / "run"
     quick = ("train.computation_time=0.005", "metric.ceiling_seconds=0", "output.report=false")
     fixed = ("train.epochs=2", "telemetry.enabled=false", *quick, f"output.folder={run}")

@@ -137,7 +137,6 @@ def starts_in(source: str) -> list[str]:
 
 
 def _annotation(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the parts of what a node says of types."""
     for field in ("annotation", "returns"):
         annotated = getattr(node, field, None)
         if annotated is not None:

@@ -71,16 +71,16 @@ def _run_on_both(words: tuple[str, ...], *, make: bool, yes: bool, as_json: bool
     from dlemu.cli.study_terminal import StudyTerminal
     from dlemu.config import load
     from dlemu.config.overrides import DATA_FOLDER, given_keys, points
+    from dlemu.metrics.cache import eviction
     from dlemu.studies.sweep.run import sweep
 
-    runs = points(words)
-    run_by_drive = {run.settings.get(DATA_FOLDER): run for run in runs}  # of each drive's runs, one makes the dataset
-    if len(run_by_drive) != 2:
+    runs = list({run.settings.get(DATA_FOLDER): run for run in points(words)}.values())  # one for each drive
+    if len(runs) != 2:
         raise UserError("wanted two folders of results, or settings with two drives, as in drives=/mnt/a,s3://bucket/b")
     if not given_keys(runs[0].words) & {"reader.evict_page_cache", "reader.odirect", "metric.cached"}:
-        words += ("reader.evict_page_cache=epochs",)
+        words += (eviction(load(runs[0].words).dataset.format),)
     if make:
-        for run in run_by_drive.values():
+        for run in runs:
             make_here(load(run.words), as_json=as_json, yes=yes)
     with StudyTerminal() as terminal:
         sweep(words, on_event=terminal)

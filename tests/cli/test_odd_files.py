@@ -124,7 +124,6 @@ FOLDERS_WANTED: dict[str, tuple[str, tuple[str, ...]]] = {
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with everything in order."""
     place = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(place)
@@ -151,8 +150,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def in_time() -> Iterator[None]:
-    """Fail where what is inside goes on for ever."""
-
     def over(number: int, frame: FrameType | None) -> None:
         raise AssertionError("it hangs")
 

@@ -72,8 +72,6 @@ def without(overrides: Iterable[str], *names: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended."""
-
     status: int
     out: str
     err: str
@@ -96,7 +94,6 @@ class Ended:
 
 
 def dlemu(*arguments: str, launcher: Sequence[str] = (), cwd: Path | None = None, **environment: str) -> Ended:
-    """Run `dlemu` to its end."""
     return wait(start(*arguments, launcher=launcher, cwd=cwd, **environment))
 
 
@@ -170,7 +167,6 @@ def until_it_trains(process: subprocess.Popen[str], folder: Path, ranks: int = 3
 
 
 def summary(folder: Path) -> dict[str, Any]:
-    """Return a run's summary.json."""
     answer: dict[str, Any] = json.loads((folder / "summary.json").read_text())
     return answer
 
@@ -192,13 +188,11 @@ def reported(folder: Path) -> Run:
 
 
 def steps(folder: Path) -> Any:
-    """Return a run's steps as a structured array."""
     table = pq.read_table(folder / "steps.parquet")
     return np.rec.fromarrays([table[name].to_numpy() for name in table.column_names], names=table.column_names)
 
 
 def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """Return all living descendants of a run."""
     try:
         return psutil.Process(process.pid).children(recursive=True)
     except psutil.NoSuchProcess:
@@ -220,6 +214,5 @@ def rank_of(parent: int, rank: int) -> psutil.Process:
 
 
 def assert_gone(processes: list[psutil.Process]) -> None:
-    """Fail if one of the processes does not end."""
     _, alive = psutil.wait_procs(processes, timeout=30)
     assert [f"{process.pid} {process.name()}" for process in alive] == []

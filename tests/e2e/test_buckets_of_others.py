@@ -22,8 +22,6 @@ MEGABYTES = 17
 
 
 class Others:
-    """What others have in a bucket."""
-
     def __init__(self, server: Any) -> None:
         self._server = server
         self._objects: dict[str, bytes] = {}
@@ -47,7 +45,6 @@ class Others:
         self._server.uploads |= self._uploads
 
     def changed(self) -> list[str]:
-        """Say what of it is gone or different."""
         objects = [key for key, data in self._objects.items() if self._server.objects.get(key) != data]
         uploads = [number for number, upload in self._uploads.items() if self._server.uploads.get(number) != upload]
         return objects + uploads

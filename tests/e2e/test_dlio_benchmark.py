@@ -45,7 +45,6 @@ def configs(folder: Path, workflow: dict[str, bool], **reader: Any) -> str:
 
 
 def benchmark(leaf: Path, config: str, *settings: str, ranks: int = 2) -> Ended:
-    """Call it as mlpstorage does."""
     words = ["workload=small_h100", f"++hydra.run.dir={leaf}", "++hydra.output_subdir=dlio_config"]
     words += [*(f"++workload.{setting}" for setting in settings), f"--config-dir={config}"]
     launcher = [MPIRUN, "-n", str(ranks), "-host", f"127.0.0.1:{ranks}"]

@@ -40,8 +40,6 @@ ODD_SIZES = (1, 511, 513, 4095, 4096, 4097, 12_289, 1_000_001)
 
 @dataclass(frozen=True)
 class Place:
-    """A file system."""
-
     kind: str
     """As /proc/mounts has it."""
     folder: Path
@@ -51,7 +49,6 @@ class Place:
 
     @property
     def accounts(self) -> bool:
-        """The kernel tells which bytes storage served."""
         return self.folder == self.seen_at
 
 

@@ -51,8 +51,6 @@ MEETS_WITHIN_SECONDS = 20
 
 @dataclass(frozen=True)
 class Hosts:
-    """Two joined hosts, or three."""
-
     names: tuple[str, ...]
     folder: Path
 
@@ -76,15 +74,12 @@ class Hosts:
 
     @property
     def own(self) -> Path:
-        """A folder that each host sees for itself alone."""
         return self.folder / "own" / "run"
 
     def seen(self, host: str) -> Path:
-        """Where that of a host lies for us."""
         return self.folder / host / "run"
 
     def left_in_memory(self, host: str) -> list[str]:
-        """Return the files in a host's /dev/shm."""
         return os.listdir(self.folder / host / "shm")
 
 
@@ -106,7 +101,6 @@ def kill(host: str) -> None:
 
 
 def ranks_on(host: str) -> Iterator[int]:
-    """Yield the processes of dlemu's on a host."""
     for process in processes_on(host):
         with contextlib.suppress(psutil.NoSuchProcess):
             if psutil.Process(process).name().startswith("dlemu"):

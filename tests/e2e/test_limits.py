@@ -46,7 +46,6 @@ while " 0" in open(sys.argv[1] + "/memory.oom_control").read().splitlines()[-1]:
 
 @contextlib.contextmanager
 def group(controller: str) -> Iterator[Path]:
-    """A control group (v1) of the test's own."""
     folder = GROUPS / controller / f"dlemu-test-{os.getpid()}"
     try:
         folder.mkdir()
@@ -62,7 +61,6 @@ def group(controller: str) -> Iterator[Path]:
 
 
 def inside(folder: Path) -> list[str]:
-    """What starts a command in a group."""
     return ["sh", "-c", f'echo $$ > {folder}/cgroup.procs; exec "$0" "$@"']
 
 

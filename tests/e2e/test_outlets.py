@@ -22,7 +22,6 @@ LIGHT = ("metric.scaling_seconds=0", "ranks=2")
 
 
 def ended(streams: str, *command: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command with a shell's redirections."""
     return subprocess.run(
         ["sh", "-c", f'exec "$0" "$@" {streams}', *command],
         stdin=subprocess.DEVNULL,
@@ -108,7 +107,6 @@ def test_a_service_without_streams_gets_its_run_from_python(dataset: Path, tmp_p
 
 
 def saying(text: str, *arguments: str) -> list[str]:
-    """A command that says something."""
     script = f"from dlemu.cli.outlets import unfailing_streams\nwith unfailing_streams(): print({text!a} * 100_000)"
     return [sys.executable, "-c", script, *arguments]
 

@@ -69,11 +69,9 @@ class Slurm:
         return self.folder / "slurm.conf"
 
     def first(self, *words: str) -> list[str]:
-        """Return what starts a command on the first node."""
         return [*self.on(next(iter(self.nodes))), "env", f"SLURM_CONF={self.settings}", *words]
 
     def srun(self, *options: str) -> list[str]:
-        """What starts four ranks."""
         return self.first("srun", "-n", "4", *options)
 
     def command(self, *words: str) -> str:

@@ -45,7 +45,6 @@ def run_of(folder: Path, dataset: Path, *changes: str) -> list[str]:
 
 
 def start_on_all(hosts: Hosts, *words: str, program: str = DLEMU) -> list[subprocess.Popen[str]]:
-    """Start an agent with two ranks on each host."""
     agents = []
     for node, host in enumerate(hosts.names):
         options = f"--nnodes {len(hosts.names)} --node-rank {node} --nproc-per-node 2"

@@ -59,7 +59,6 @@ class Zygote:
         atexit.register(self.close)
 
     def close(self) -> None:
-        """End the zygote; running commands go on."""
         self._requests.close()
         self.process.wait()
 

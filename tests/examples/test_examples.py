@@ -39,7 +39,6 @@ def schema(name: str) -> Any:
 
 
 def templates(node: Any) -> Iterator[Any]:
-    """Yield what has containers."""
     if isinstance(node, dict):
         if "containers" in node:
             yield node

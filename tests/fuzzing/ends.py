@@ -84,7 +84,6 @@ Command = Callable[[Path], list[str]]
 
 
 def commands(sources: Path) -> dict[str, Command]:
-    """Return name -> command for the data in a folder."""
     data = sources / "data"
     few = "ranks=2"
 
@@ -143,7 +142,6 @@ def readings(sources: Path) -> dict[str, Command]:
 
 
 def make_inputs(folder: Path, number: int, pixels: tuple[int, int]) -> None:
-    """Make a dataset, pictures and arrays in a folder."""
     subprocess.run([DLEMU, "datagen", *small_run(folder, folder / "data")], check=True, capture_output=True)
     for name in ("images", "arrays"):
         (folder / name).mkdir()
@@ -190,15 +188,12 @@ class Aftermath:
 
 
 class Endings:
-    """Cases in a folder, of which each leaves nothing."""
-
     def __init__(self, folder: Path, only: Sequence[str] = ()) -> None:
         self._folder = folder
         self._commands = made_sources(folder, only)
         self._seconds: dict[str, float] = {}
 
     def case(self, seed: int, number: int) -> str:
-        """Try a case; return what went wrong, or nothing."""
         ending = draw(seed, number, list(self._commands))
         folder = self._folder / f"case-{number}"
         try:
@@ -316,7 +311,6 @@ def _marked(mark: str) -> list[psutil.Process]:
 
 
 def _hit(process: Popen[str], mark: str, ending: Ending) -> str:
-    """Send the signal, and return what was hit."""
     name = signal.Signals(ending.signal).name
     if ending.victim < 0:
         with contextlib.suppress(ProcessLookupError):

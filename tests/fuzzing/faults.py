@@ -79,8 +79,6 @@ SETTINGS: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True)
 class Fault:
-    """A case: a command and what is wrong around it."""
-
     command: str
     kind: str
     what: str
@@ -88,7 +86,6 @@ class Fault:
 
 
 def draw(seed: int, number: int, names: list[str]) -> Fault:
-    """Return a case; equal arguments give equal ones."""
     random_of = random.Random(f"faults {seed} {number}")
     command = random_of.choice(names)
     match random_of.choice(("place", "place", "place", "input", "input", "stream", "limit", "setting", "cwd")):
@@ -109,8 +106,6 @@ def draw(seed: int, number: int, names: list[str]) -> Fault:
 
 
 class Faults:
-    """Cases in a folder, of which each leaves nothing."""
-
     def __init__(self, folder: Path, only: Sequence[str] = ()) -> None:
         self._folder = folder
         self._commands = made_sources(folder, only)
@@ -118,7 +113,6 @@ class Faults:
         shutil.copytree(self._sources, self._whole)
 
     def case(self, seed: int, number: int) -> str:
-        """Try a case; return what went wrong, or nothing."""
         fault = draw(seed, number, list(self._commands))
         folder = self._folder / f"case-{number}" / "results"
         folder.parent.mkdir()

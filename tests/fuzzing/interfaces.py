@@ -157,7 +157,6 @@ def _damaging(folder: Path, read: Callable[[str], None]) -> Case:
 
 
 def interfaces() -> dict[str, Callable[[Path], Case]]:
-    """Return each interface by its name."""
     by_name: dict[str, Callable[[Path], Case]] = {
         "config": config_interface,
         "folder": folder_interface,

@@ -33,8 +33,6 @@ class HangError(Exception):
 
 @dataclass
 class Task:
-    """One rank's thread."""
-
     turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     ready: Callable[[], bool] = lambda: True
     deadline: float = math.inf
@@ -51,7 +49,6 @@ class World:
         self._control = threading.Semaphore(0)
 
     def run(self, works: list[Callable[[Task], None]]) -> None:
-        """Run all to their end; raises HangError."""
         threads = []
         for work in works:
             task = Task()
@@ -179,8 +176,6 @@ class SimulatedLink(Connection):
 
 @dataclass
 class Outcome:
-    """What one rank came to."""
-
     results: list[object] = field(default_factory=list)
     message: str = ""
 

@@ -87,8 +87,6 @@ def test_what_goes_wrong_in_odd_surroundings_is_found(tmp_path: Path, monkeypatc
 
 
 class Trap:
-    """Leaves a file where it is unpickled."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
 

@@ -64,7 +64,6 @@ def _level(drive: Drive, readers: int, samples: int, size: int, seconds: float, 
 
 
 def trained(drive: Drive, workload: Workload, ranks: int, seed: int) -> ModelRun:
-    """Return what a run on such a drive gives."""
     samples, size = workload.reader.batch_size, int(workload.dataset.record_length_bytes)
     asked = Training(
         ranks=ranks,

@@ -50,7 +50,6 @@ reads:
 
 
 def given_to(readers: int, *known: Rate, size_bytes: int = 128 * KIB, in_flight: int = 1) -> float:
-    """MB/s of so many readers."""
     return float(throughputs(curve_of(known, size_bytes, in_flight), readers)[readers]) / 1e6
 
 

@@ -106,7 +106,6 @@ def test_without_a_count_the_most_that_pass_and_a_page(tmp_path: Path) -> None:
 
 
 def write_measured(folder: Path, asked: Workload) -> Path:
-    """Make the folder of a run of two ranks."""
     measured = simulated_run(asked, given_speed(2000.0, cores=4), 2)
     folder.mkdir()
     write_run(type(measured)(str(folder), measured.facts, measured.rows))

@@ -96,7 +96,6 @@ def write_sweep(folder: Path) -> Path:
 
 
 def _figures(ranks: int, most_mb: float) -> JobFigures:
-    """Of a run of accelerators that want 60 MB/s each."""
     mb = min(most_mb, 60.0 * ranks)
     au = 100 * mb / (60.0 * ranks)
     names = ("samples_per_second", "app_mb_per_second", "device_mb_per_second", "max_device_mb_per_second")

@@ -30,8 +30,6 @@ NASTY = "<img src=x onerror=alert(1)>{{ 7 * 7 }}</pre><script>alert(2)</script>"
 
 
 class _Read(HTMLParser):
-    """Tags and the text of a page."""
-
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
@@ -193,7 +191,6 @@ def test_texts_are_readable_by_day_and_at_night() -> None:
 
 
 def _light(colour: str) -> float:
-    """Relative luminance of `#rrggbb` (WCAG 2.2)."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -158,7 +158,6 @@ TABLES: list[tuple[Any, Any]] = [
 
 
 def numbers_for(text: str) -> dict[str, Any]:
-    """A 7 for every number that the sentence takes."""
     return {name: 7 for _, name, _, _ in Formatter().parse(text) if name}
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from datagen.errors import UserError
+from dlemu.cli.compare import _run_on_both
 from dlemu.jobs.checkpoint.parts import conditions as conditions_of_checkpoints
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.jobs.checkpoint.summary import READING, WRITING
@@ -138,7 +139,6 @@ def test_runs_that_did_not_do_the_same_work_plan_no_year(change: dict[str, Any],
 
 
 def served(name: str, phases: tuple[str, ...] = (), run: JobFigures | None = None, **changes: Any) -> Side:
-    """A run of which memory served these phases."""
     return side_of_runs(name, {(): run or figures()}, {(): Conditions(title="unet3d", from_memory=phases, **changes)})
 
 
@@ -155,14 +155,21 @@ def test_two_that_were_always_busy_are_not_told_apart() -> None:
     assert in_memory.verdict.startswith("memory served both, not storage: both kept 18"), "no word of it in the title"
 
 
-def test_a_run_that_memory_served_is_not_compared_with_one_from_storage() -> None:
+def test_a_run_that_memory_served_is_not_compared_with_one_from_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     fast, slow = served("fast", (RUN,), figures(50.0)), served("slow")
     for a, b, name in ((fast, slow, "A"), (slow, fast, "B")):
+        Path(a.name).mkdir()
+        Path(a.name, "config.yaml").touch()
         compared = compare(a, b)
         assert compared.verdict.startswith(f"not comparable: {name}'s data came from memory; ")
         assert compared.runs[0].plan is None
-        shown = [line.label for line in screen(compared, "").lines if line.label]
-        assert shown == ["answer", "A", "B", "next"], "no time is shown, but what compares the storage"
+        *shown, last = screen(compared, "").lines
+        assert [line.label for line in shown if line.label] == ["answer", "A", "B"], "no time is shown"
+        same = f"workload={a.name}/config.yaml output.folder={a.name}-next"
+        assert last.value == f"dlemu compare {same} drives=FOLDER-A,FOLDER-B --make"
     assert compare(fast, fast).verdict.startswith("memory served both, not storage: with 18 accelerators ")
     assert compare(slow, slow).verdict.startswith("with 18 accelerators ")
 
@@ -334,3 +341,11 @@ def test_a_drive_of_which_no_point_completed_is_named_with_the_reason(tmp_path: 
     cut = sweep_in(tmp_path, (1, "a", None), complete=False)
     with pytest.raises(UserError, match=r"storages found: a \(the sweep is incomplete: finish it with its command\);"):
         read_sides(cut)
+
+
+def test_both_drives_are_read_past_the_page_cache_as_the_format_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    swept: list[str] = []
+    monkeypatch.setattr("dlemu.studies.sweep.run.sweep", lambda words, on_event: swept.extend(words))
+    for workload in ("unet3d", "megatron_deepspeed"):
+        _run_on_both((f"workload={workload}", "drives=/mnt/a,/mnt/b"), make=False, yes=False, as_json=False)
+    assert swept[2::3] == ["reader.evict_page_cache=epochs", "reader.evict_page_cache=start"]

@@ -80,8 +80,6 @@ def test_what_is_too_close_to_tell_is_tried_again_and_not_called_a_pass() -> Non
 
 
 class Fickle(FakeRunner):
-    """Runs each count once, then not again."""
-
     def __call__(self, accelerators: int, number: int, folder: str) -> Trial:
         if accelerators in self.tried:
             raise UserError("no memory left")

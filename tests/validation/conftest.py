@@ -22,7 +22,6 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
 
 @pytest.fixture
 def drives(module: Callable[[str], Any]) -> Any:
-    """The module validation.drive, where it can work."""
     drives = module("drive")
     reason = drives.why_no_drive()
     if reason:

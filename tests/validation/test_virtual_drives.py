@@ -138,7 +138,6 @@ def test_of_a_hundred_stationary_runs_one_at_most_is_said_to_have_changed() -> N
 
 
 def changes_on(drive: Any, training: Any) -> list[Any]:
-    """The one change of each of several runs."""
     found = [find_speed_changes(drives.train(drive, training, seed)) for seed in range(8)]
     assert sum(len(changes) == 1 for changes in found) >= 7
     return [changes[0] for changes in found if len(changes) == 1]

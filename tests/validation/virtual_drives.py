@@ -25,8 +25,6 @@ START_SECONDS = 10.0
 
 
 class Request(NamedTuple):
-    """A request to a channel of a drive."""
-
     at_seconds: float
     """Start of its service."""
     size_bytes: float
@@ -95,8 +93,6 @@ def train(drive: Drive, job: Training, seed: int = 0) -> StepRows:
 
 
 class _Epoch:
-    """The event-driven simulation of an epoch."""
-
     def __init__(self, drive: Drive, job: Training, epoch: int, start: float, random: np.random.Generator) -> None:
         self._drive, self._job, self._epoch, self._random, self._start = drive, job, epoch, random, start
         shape = job.ranks, job.steps

@@ -14,10 +14,10 @@ from dlemu.results.measured import RunFacts
 from dlemu.results.wording import TRADEMARK, count
 
 _LIMITS: dict[Limit, str] = {
-    "storage": "prompts wait for blocks longer than they compute; try faster storage, or a smaller kv.speed",
+    "storage": "prompts wait for blocks longer than they compute; try faster storage, or a lighter load",
     "accelerators": "prompts wait for accelerators, not for blocks: this storage can serve more of them",
     "page cache": "memory served most of the reads: set kv.odirect=true, and a load larger than memory",
-    "emulator": "this host is too busy for this load: use more cores, or a smaller kv.speed",
+    "emulator": "this host is too busy for this load: use more cores, or a lighter load",
     "arrivals": "all requests were served: try more kv.users",
 }
 _REHEARSAL = f"A rehearsal: kv-cache.py did not run. CLOSED results come from mlpstorage, unchanged. {TRADEMARK}"

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from dlemu.contrib.record.answer import VERDICTS, JobRun, RecordAnswer
 from dlemu.contrib.record.run import Recorded
+from dlemu.extend import cache
 from dlemu.report.any_run import item_table, keys_of
 from dlemu.report.screen import Said, Screen, print_screen
 from dlemu.report.table import Table, print_lines
@@ -24,7 +25,8 @@ def print_record(recorded: Recorded, console: Console) -> None:
     if answer.replayable is None:
         lines.append(f"to verify it on a quiet host: {recorded.verify}")
     if answer.replayable is not False:
-        settings = "dataset.data_folder=/mnt/drive/data --make reader.evict_page_cache=epochs"
+        evicts = cache.eviction(answer.data.format if answer.data else "")
+        settings = f"dataset.data_folder=/mnt/drive/data --make {evicts}"
         lines.append(f"next, on another drive: dlemu train workload={shlex.quote(recorded.recipe)} {settings}")
     print_lines(lines, console)
 

@@ -117,9 +117,9 @@ def how_ended(status: int) -> str:
 
 def _check_paths(folder: str, recipe: str, *, has_rows: bool) -> None:
     """Raise UserError if the folder or the recipe can't be created, or if the folder has rows of another job."""
-    result_folder.check_place(folder, setting="--output")
-    if has_rows or os.path.lexists(os.path.join(folder, RECORD)):
-        raise UserError(f"{folder} holds a recorded job; name a new folder with --output")
+    result_folder.check_new(folder, "--output")
+    if has_rows:
+        raise UserError(f"{folder} holds rows of a recorded job; set --output to a new folder")
     if os.path.lexists(recipe):
         raise UserError(f"{recipe} already exists: name another file with --out, or remove it")
     parent = os.path.dirname(os.path.abspath(recipe))

@@ -9,10 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from dlemu.metrics.catalogue import RUN, Catalogue, Metric
+from dlemu.config.overrides import override
+from dlemu.metrics.catalogue import RUN, Metric
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Table, columns, listing
 from dlemu.report.units import short_names, verdict_word, with_interval
+from dlemu.results import CONFIG
 from dlemu.results.figures import Difference, JobFigures
 from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.results.wording import at_scale, count
@@ -33,23 +35,20 @@ def screen(answer: Comparison, folder: str) -> Screen:
     table: Table | None = None
     if pair is not None and not answer.reasons:
         lines += [Said("year", line) for line in _year_lines(pair)]
-        table = Table(columns=_HEAD, rows=difference_rows(pair.metrics, _first_metrics(pair, catalogue)))
-        if catalogue.feeds_accelerators:
-            config = f"{answer.sides[0].name}/config.yaml"
-            which = f"{shlex.quote(f'workload={config}')}, and of B" if os.path.exists(config) else "of each"
-            lines.append(Said("next", f"dlemu size {which}", "how many each feeds"))
-    elif pair is not None and catalogue.feeds_accelerators:
-        command = f"dlemu compare workload={pair.a.workload} ranks={pair.a.ranks} drives=FOLDER-A,FOLDER-B --make"
-        lines.append(Said("next", command, "runs the same on both, past the page cache"))
+        is_equal_work = pair.a.epochs == pair.b.epochs
+        times = [metric for metric in catalogue.times if is_equal_work and pair.compares_storage(metric.phase)]
+        shown = [one for one in catalogue if one in times or one.is_tile or one.name == catalogue.decisive]
+        table = Table(columns=_HEAD, rows=difference_rows(pair.metrics, shown))
+    config = os.path.join(answer.sides[0].name, CONFIG)
+    if pair is not None and catalogue.feeds_accelerators and os.path.exists(config):
+        new_folder = override(["output", "folder"], f"{answer.sides[0].name.rstrip('/')}-next")
+        words = shlex.join([override(["workload"], config), new_folder])
+        command, why = f"dlemu size {words}, and of B", "how many each feeds"
+        if answer.reasons:
+            command, why = f"dlemu compare {words} drives=FOLDER-A,FOLDER-B --make", "runs the same on both"
+        lines.append(Said("next", command, why))
     subject = " and ".join(dict.fromkeys(run.title for run in runs if run)) or answer.kind
     return Screen(title=f"{subject}: {headline}", lines=lines, notes=answer.issues, folder=folder, table=table)
-
-
-def _first_metrics(pair: RunPair, catalogue: Catalogue) -> list[Metric]:
-    """Return the metrics of the first screen: the times that are comparable, the tiles, and the metric that decides."""
-    is_equal_work = pair.a.epochs == pair.b.epochs
-    times = [metric for metric in catalogue.times if is_equal_work and pair.compares_storage(metric.phase)]
-    return [metric for metric in catalogue if metric in times or metric.is_tile or metric.name == catalogue.decisive]
 
 
 def _run_at_limit(side: ComparedSide) -> JobFigures | None:

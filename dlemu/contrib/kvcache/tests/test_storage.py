@@ -139,7 +139,6 @@ def test_objects_that_a_server_does_not_let_go_do_not_hide_the_failure_of_the_ru
 
 
 def job(folder: Path, seed: int = 7) -> Any:
-    """Return what `begin` looks at."""
     storage = SimpleNamespace(has_paths=True, resolved=lambda name: name)
     settings = KvSettings(folder=str(folder), odirect=False)
     return SimpleNamespace(seed=seed, workload=SimpleNamespace(storage=storage, section=lambda kind: settings))

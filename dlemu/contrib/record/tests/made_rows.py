@@ -68,7 +68,6 @@ class Trainer:
         return self
 
     def fetched(self, **values: Any) -> Trainer:
-        """Change what the worker measured of each batch."""
         for fetch in self.worker.fetches:
             for name, value in values.items():
                 setattr(fetch, name, value)

@@ -69,7 +69,7 @@ def test_a_job_that_fails_before_its_first_batch_has_failed(line: str, ended: st
 def test_rows_of_which_no_recipe_can_be_made_are_kept(tmp_path: Path) -> None:
     row = '"k":"process","version":1,"pid":1,"ranks":1'
     line = f'mkdir "$DLEMU_RECORD"; echo \'{{{row}}}\' > "$DLEMU_RECORD/1.jsonl"'
-    for says in ("0 batches of", "holds a recorded job; name a new folder"):
+    for says in ("0 batches of", "holds rows of a recorded job; set --output"):
         with pytest.raises(UserError, match=says):
             record(("sh", "-c", line), folder=str(tmp_path / "answer"))
     assert [path.name for path in (tmp_path / "answer" / ROWS).iterdir()] == ["1.jsonl"]

@@ -26,7 +26,6 @@ def answer(folder: Path) -> Path:
 
 
 def colfax(sources: Path, folder: Path) -> list[str]:
-    """Reproduce a document, which takes minutes."""
     drive = Path(f"{folder}-drive")
     drive.mkdir(exist_ok=True)
     return [DLEMU, "reproduce", "colfax", f"drives={drive}", f"output.folder={folder}", "--no-report"]
