@@ -181,7 +181,6 @@ def test_what_no_point_could_do_is_told_before_the_first(
 
 
 def child(folder: Path, script: str) -> None:
-    """Run a shell script in the place of `dlemu train`."""
     run_train([], str(folder), lambda: None, launcher=["sh", "-c", script, sys.executable])
 
 
