@@ -84,8 +84,6 @@ def encode_fields(fields: Mapping[int, Value], previous_id: int = 0) -> bytes:
 
 @dataclass(frozen=True, eq=False)  # hashed by identity: a file's metadata may look up columns 100,000 times
 class Column:
-    """One column of a file."""
-
     name: str
     type: int  # physical type, as numbered in parquet.thrift
     width: int  # bytes of a row's value
@@ -119,8 +117,6 @@ class Chunk(NamedTuple):
 
 
 class Page(NamedTuple):
-    """One page of a column chunk."""
-
     # Bytes before the values in an uncompressed file: the dictionary (only for the first page), header and levels
     before: bytes
     value_bytes: int

@@ -85,8 +85,6 @@ class CachedSource(Source):
 
 
 class MemorySource(Source):
-    """A file whose bytes are all in memory."""
-
     def __init__(self, data: memoryview, scratch: Scratch) -> None:
         self.path = ""
         self.size_bytes = len(data)

@@ -58,8 +58,6 @@ _offsets_of_files: dict[Version, Offsets] = {}  # cache for the life of the proc
 
 
 class Sample(NamedTuple):
-    """One sample in memory."""
-
     data: memoryview  # the bytes as read
     payload: memoryview  # the part of the file's payload that was read; empty if only `decode` can produce it
     payload_offset: int  # where that part begins in the file's payload
@@ -111,8 +109,6 @@ class OneSample(OpenFile):
 
 @dataclass(frozen=True)
 class FileJob:
-    """A file to be written."""
-
     spec: DatasetSpec
     content: Content
     running_index: int

@@ -61,8 +61,6 @@ class Format(base.FormatBase):
 
 
 class Header(NamedTuple):
-    """A parsed header."""
-
     payload_bytes: int
     item_bytes: int
     fortran_order: bool

@@ -27,8 +27,6 @@ MAX_FILE_BYTES = 16 << 30  # of a file to be written, which is in memory until i
 
 
 class Storage(StorageBase):
-    """One fsspec file system."""
-
     def __init__(self, spec: StorageSpec) -> None:
         super().__init__(spec)
         fsspec = library("fsspec", "fsspec", "storage.storage_type=fsspec")
@@ -40,6 +38,7 @@ class Storage(StorageBase):
         self.is_remote = scheme not in (*LOCAL_SCHEMES, "memory")  # type: ignore[misc]  # overrides the ClassVar
         self.server = scheme
         self._is_local = scheme in LOCAL_SCHEMES
+        self.held_bytes = 0 if self._is_local else 2 * MAX_FILE_BYTES  # `commit` sends a copy
         self._options = dict(spec.options)
         try:
             # Some instances keep connections and event loops, which threads and forks must not share
@@ -123,8 +122,6 @@ class Storage(StorageBase):
 
 
 class FsspecReader(Reader):
-    """One file, read range by range."""
-
     def __init__(self, storage: Storage, url: str, size_bytes: int) -> None:
         super().__init__(size_bytes)
         self._storage = storage

@@ -74,8 +74,6 @@ class MemoryReader(Reader):
 
 
 class MemoryWriter(Writer):
-    """One file being written to memory."""
-
     def __init__(self, files: dict[str, bytes], path: str) -> None:
         self._files = files
         self._path = path

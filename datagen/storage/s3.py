@@ -30,7 +30,7 @@ MAX_PAGES = 20_000  # maximum pages of a listing; if there are more, it counts a
 HEAD_BATCH = 256  # objects whose sizes are requested together: enough to keep all connections busy
 HEADS_IN_FLIGHT = 32  # one connection each: 3,200 objects/s at a latency of 10 ms
 PART_BYTES, MAX_PARTS = 16 << 20, 10_000  # hence an object of at most 156 GiB
-PARTS_IN_FLIGHT = 4  # parts stay in memory until they are sent: 64 MiB per object
+PARTS_IN_FLIGHT = 4  # of a thread; parts stay in memory until they are sent
 MARK = "x-amz-meta-dlemu-upload"  # metadata header of an object: a random ID of the upload that wrote it
 
 
@@ -39,6 +39,7 @@ class Storage(StorageBase):
 
     is_remote = True
     cuts_reads = True
+    held_bytes = PARTS_IN_FLIGHT * PART_BYTES
 
     def __init__(self, spec: StorageSpec) -> None:
         super().__init__(spec)
@@ -117,8 +118,10 @@ class Storage(StorageBase):
         bucket, prefix = self._locate(folder)
         keys = [f"{prefix.rstrip('/')}/{name}" for name in names]
         # One listing for each file: some servers (MinIO) list uploads only by the whole key, others longer keys, too
-        queries = [(("prefix", key), ("uploads", "")) for key in keys]
-        listings = [Request(method="GET", bucket=bucket, query=query, parse=uploads_in) for query in queries]
+        listings = [
+            Request(method="GET", bucket=bucket, query=(("prefix", key), ("uploads", "")), parse=uploads_in)
+            for key in keys
+        ]
         self.client.request_all(listings, HEADS_IN_FLIGHT)
         pairs = zip(keys, listings, strict=True)
         unfinished = [(key, upload_id) for key, listing in pairs for name, upload_id in listing.content if name == key]
@@ -141,9 +144,11 @@ class Storage(StorageBase):
             if not token:
                 return
             if token in earlier_tokens or len(earlier_tokens) > MAX_PAGES:
-                problem = f"the listing of {prefix!r} does not end after {len(earlier_tokens) + 1} pages"
-                wanted = "wanted fewer objects, or a server whose continuation tokens advance"
-                raise UserError(f"{self.client.where(request)}: {problem}: {wanted}")
+                raise UserError(
+                    f"{self.client.where(request)}: the listing of {prefix!r} does not end after "
+                    f"{len(earlier_tokens) + 1} pages: wanted fewer objects, or a server whose continuation tokens "
+                    "advance"
+                )
             earlier_tokens.add(token)
 
     def _request(self, method: str, path: str, **settings: Any) -> Request:
@@ -166,8 +171,6 @@ class Storage(StorageBase):
 
 
 class ObjectReader(Reader):
-    """One object open for reading."""
-
     def __init__(self, storage: Storage, request: Request, size_bytes: int, etag: str = "") -> None:
         """Read the object of an earlier `request`; if its `etag` is given, reads fail once the object has changed."""
         super().__init__(size_bytes)
@@ -205,31 +208,38 @@ class ObjectWriter(Writer):
         self._mark = os.urandom(12).hex()
         self._parts: dict[int, bytearray] = {}  # part number from 0 -> its bytes, until they are sent
         self._written = Counter[int]()  # part number -> bytes written to it so far
-        self._etags: dict[int, str] = {}  # part number -> ETag, of the parts that were sent
+        self._etags: dict[int, str] = {}  # part number -> ETag, of the parts that were sent; empty while they are
         self._upload_id = ""  # of the multipart upload; empty before and after it
         self._size_bytes = 0  # end of the last byte written
         self._lock = threading.Lock()
 
     def write_at(self, data: Bytes, offset: int) -> None:
         view = memoryview(data).cast("B")
-        with self._lock:  # threads that write one checkpoint share this writer
-            self._size_bytes = max(self._size_bytes, offset + len(view))
-            while view:
-                number, begin = divmod(offset, PART_BYTES)  # of the part, and where to write in it
-                if number >= MAX_PARTS:
-                    limit = f"{MAX_PARTS * PART_BYTES} bytes, the most that an upload in parts can have"
-                    raise UserError(f"{self._name} exceeds {limit}: wanted smaller files, or a folder")
+        while view:
+            number, begin = divmod(offset, PART_BYTES)  # of the part, and where to write in it
+            if number >= MAX_PARTS:
+                raise UserError(
+                    f"{self._name} exceeds {MAX_PARTS * PART_BYTES} bytes, the most that an upload in parts can have: "
+                    "wanted smaller files, or a folder"
+                )
+            chunk = view[: PART_BYTES - begin]
+            with self._lock:  # threads that write one checkpoint share this writer, and each sends parts
+                self._size_bytes = max(self._size_bytes, offset + len(view))
                 if number in self._etags:
-                    problem = f"bytes at offset {offset} belong to a part that is uploaded already"
-                    raise UserError(f"{self._name}: {problem}, which S3 can't change: write this format to a folder")
-                chunk = view[: PART_BYTES - begin]
+                    raise UserError(
+                        f"{self._name}: bytes at offset {offset} belong to a part that is uploaded already, which S3 "
+                        "can't change: write this format to a folder"
+                    )
                 self._part_buffer(number, begin)[begin : begin + len(chunk)] = chunk
                 self._written[number] += len(chunk)
-                offset += len(chunk)
-                view = view[len(chunk) :]
-                complete = [part for part in self._parts if self._written[part] >= PART_BYTES]
-                if len(complete) >= PARTS_IN_FLIGHT:
-                    self._send_parts(complete)
+                unsent = (part for part in list(self._parts) if part not in self._etags)
+                complete = [part for part in unsent if self._written[part] >= PART_BYTES]
+                if is_due := len(complete) >= PARTS_IN_FLIGHT:
+                    self._etags |= dict.fromkeys(complete, "")
+            if is_due:
+                self._send_parts(complete)
+            offset += len(chunk)
+            view = view[len(chunk) :]
 
     def commit(self) -> None:
         if not self._upload_id and self._size_bytes <= PART_BYTES:
@@ -237,7 +247,7 @@ class ObjectWriter(Writer):
             self._parts.clear()
             return
         numbers = range(-(-self._size_bytes // PART_BYTES))
-        missing = [number for number in numbers if number not in self._etags]
+        missing = [number for number in numbers if not self._etags.get(number)]
         for first in range(0, len(missing), PARTS_IN_FLIGHT):
             self._send_parts(missing[first : first + PARTS_IN_FLIGHT])
         parts = "".join(
@@ -274,11 +284,12 @@ class ObjectWriter(Writer):
 
     def _send_parts(self, numbers: Sequence[int]) -> None:
         """Upload parts, and release their memory; begin the multipart upload if these are its first."""
-        if not self._upload_id:
-            mark = ((MARK, self._mark),)
-            begin = self._put("POST", b"", query=(("uploads", ""),), signed_headers=mark, parse=upload_id_in)
-            self._client.request(begin)
-            self._upload_id = begin.content
+        with self._lock:
+            if not self._upload_id:
+                mark = ((MARK, self._mark),)
+                begin = self._put("POST", b"", query=(("uploads", ""),), signed_headers=mark, parse=upload_id_in)
+                self._client.request(begin)
+                self._upload_id = begin.content
         requests = []
         for number in numbers:
             query = (("partNumber", str(number + 1)), ("uploadId", self._upload_id))
@@ -288,8 +299,10 @@ class ObjectWriter(Writer):
         for number, request in zip(numbers, requests, strict=True):
             self._etags[number] = request.response.header("etag")
             if not self._etags[number]:
-                where = self._client.where(request)
-                raise UserError(f"{where}: the response has no ETag of the part, which completing the upload needs")
+                raise UserError(
+                    f"{self._client.where(request)}: the response has no ETag of the part, which completing the "
+                    "upload needs"
+                )
             del self._parts[number]
 
     def _put(self, method: str, body: Bytes, **settings: Any) -> Request:

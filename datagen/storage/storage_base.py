@@ -94,8 +94,9 @@ def open_storage(spec: StorageSpec) -> StorageBase:
     settings = (("checkpoint.odirect", "write", spec.direct_writes), ("reader.odirect", "read", spec.direct))
     for setting, verb, is_set in settings:
         if is_set and not backend.reads_directly:
-            problem = f"{setting} is true, but storage {spec.type} has no page cache to {verb} past"
-            raise UserError(f"{problem}: set {setting}=false")
+            raise UserError(
+                f"{setting} is true, but storage {spec.type} has no page cache to {verb} past: set {setting}=false"
+            )
     return backend(spec)
 
 
@@ -218,6 +219,7 @@ class StorageBase(abc.ABC):
     is_remote: ClassVar[bool] = False  # reads are requests to a server, and this host caches nothing
     cuts_reads: ClassVar[bool] = False  # into requests of `StorageSpec.range_bytes`, of which `io_depth` are in flight
     server: str = ""  # address of the server; empty without one
+    held_bytes = 0  # of a file being written that each thread may hold in memory
     alignment: int = 1  # address, offset and length of reads are multiples of it; above 1 only for O_DIRECT
 
     def __init__(self, spec: StorageSpec = FOLDERS) -> None:
@@ -384,8 +386,10 @@ def local_folder(storage: StorageBase, folder: str, needed_by: str) -> str:
     """Return the local path of a folder. Raises UserError naming the setting `needed_by`: the storage has no paths."""
     local = storage.local_path(folder)
     if local is None:
-        advice = "leave it out, or put the dataset in a folder"
-        raise UserError(f"{needed_by} opens files by path, which storage {storage.spec.type} does not have: {advice}")
+        raise UserError(
+            f"{needed_by} opens files by path, which storage {storage.spec.type} does not have: leave it out, or put "
+            "the dataset in a folder"
+        )
     return local
 
 

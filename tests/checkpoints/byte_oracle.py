@@ -54,12 +54,10 @@ def record(form: str, shape: str) -> Entry:
 
 
 def cases() -> list[tuple[str, str]]:
-    """Return each format and shape."""
     return list(product(names(FORMATS), SHAPES))
 
 
 def main() -> int:
-    """Write `byte_oracle.json` anew."""
     rewrite(ORACLE, {", ".join(case): record(*case) for case in cases()})
     return 0
 

@@ -31,7 +31,6 @@ def content(tensor: Tensor) -> bytes:
 
 
 def put_together(file: FileLayout) -> bytes:
-    """Return the file's bytes; every byte is said once."""
     parts = [*file.literals, *((offset, content(tensor)) for offset, tensor in file.tensors)]
     whole = b""
     for offset, data in sorted(parts, key=lambda part: (part[0], len(part[1]))):

@@ -27,7 +27,6 @@ BYTES = (8 << 20) + 12_345
 
 
 def comm_of(times_ns: list[int], clock: FakeClock, rank: int = 0) -> Comm:
-    """Return a rank whose collectives end at these times."""
     comm = ScriptedComm(times_ns, clock)
     comm.rank = rank
     return cast(Comm, comm)

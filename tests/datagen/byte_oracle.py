@@ -108,8 +108,6 @@ class _Remote(Recorded):
 
 
 class _RecordedReader(Reader):
-    """A reader of a file that records its calls."""
-
     def __init__(self, reader: Reader, calls: list[tuple[str, int, int]]) -> None:
         super().__init__(reader.size_bytes)
         self._reader, self._calls = reader, calls
@@ -153,8 +151,6 @@ def of_file(data: bytes) -> str:
 
 
 class Case(NamedTuple):
-    """One file."""
-
     name: str
     settings: dict[str, Any]
 
@@ -260,7 +256,6 @@ def rewrite(path: Path, found: dict[str, Entry]) -> None:
 
 
 def main() -> int:
-    """Write `byte_oracle.json` anew."""
     found = {"versions": versions()}
     for case in cases():
         with tempfile.TemporaryDirectory() as folder:

@@ -26,7 +26,6 @@ class MemorySource(Source):
 
 
 def records_of(file_format: RecordFormat, data: bytes, count: int) -> list[bytes]:
-    """Return the samples of a file of records, read one by one."""
     source = MemorySource(data)
     file = RecordInputs(source, count, lambda _number: None)
     opened = file_format.open_records(file._replace(offsets=file_format.locate(file)))

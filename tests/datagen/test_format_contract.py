@@ -75,7 +75,6 @@ class Dataset:
         return fetched(replace(self.fetch, **options), samples, files)[1]
 
     def held(self) -> memory.Storage:
-        """Return the dataset in a storage that has no paths."""
         storage = memory.Storage()
         storage.files = {str(path): path.read_bytes() for path in Path(self.spec.data_folder).rglob("*.*")}
         return storage

@@ -57,7 +57,6 @@ def read(storage: StorageBase, path: str, *, whole: bool = True, most_bytes: int
 
 
 def first_of(kind: str, method: str, times: int, **words: Any) -> Callable[[Any], Any]:
-    """Return a fault of the first requests of a method."""
     turns = iter(range(times))
     return lambda request: fault(kind, **words) if request.method == method and next(turns, None) is not None else None
 
@@ -360,6 +359,13 @@ def test_what_is_written_has_its_checksum_unless_the_option_says_otherwise(serve
 def test_threads_write_one_object(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a checkpoint's writers do: each part is sent once, in one upload."""
     monkeypatch.setattr("datagen.storage.s3.PART_BYTES", 20_000)
+    turns, of_two_threads = iter(range(5)), threading.Barrier(5, timeout=60)  # a thread has 4 parts in flight
+
+    def meet(request: Any) -> None:
+        if request.method == "PUT" and next(turns, None) is not None:
+            of_two_threads.wait()
+
+    server.behaviour.fault = meet
     writer = storage_of(server).create("a")
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda at: writer.write_at(DATA[at : at + 5_000], at), range(0, len(DATA), 5_000)))

@@ -77,5 +77,4 @@ def called_in(folder: Path, number: int) -> set[tuple[str, ...]]:
 
 
 def functions_of(found: set[tuple[str, ...]]) -> set[tuple[str, str]]:
-    """Return the functions among what was called, by file and name."""
     return {(file, name) for file, name, last, local in found if local == "2" and not last.startswith("<")}

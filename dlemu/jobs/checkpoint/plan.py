@@ -123,8 +123,8 @@ def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
     folder, token = os.path.split(job.token_path)
 
     def sees_token() -> bool:
-        with contextlib.suppress(OSError), storage.entries(folder) as entries:
-            return any(entry.name == token for entry in entries)
+        with contextlib.suppress(OSError):
+            return token in files_in(storage, folder)
         return False
 
     if job.num_writes and not becomes_visible(sees_token):
@@ -133,12 +133,15 @@ def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
             "that all hosts see; for drives of each host start a run on each: ranks=RANKS_OF_A_HOST "
             "checkpoint.job_ranks=RANKS_OF_THE_JOB checkpoint.first_rank=FIRST_OF_THIS_HOST"
         )
-    needed_bytes, available_bytes = local_ranks * _RANK_BYTES, host_memory().available_bytes
+    rank_bytes, available_bytes = _RANK_BYTES, host_memory().available_bytes
+    if job.num_writes and storage.held_bytes:  # at most a file, and what is sent of it
+        largest_bytes = max(layout.size_bytes for rank in job.plan.ranks for layout in job.plan.files(rank))
+        rank_bytes += min(2 * largest_bytes, job.settings.writers * storage.held_bytes)
+    needed_bytes = local_ranks * rank_bytes
     if needed_bytes > available_bytes:
-        advice = "run fewer ranks on it" if local_ranks > 1 else "use a larger host"
         raise SpaceError(
             f"the buffers of {count(local_ranks, 'rank')} need {size(needed_bytes)} of memory on this host, and "
-            f"{size(available_bytes)} are available: {advice}"
+            f"{size(available_bytes)} are available: run fewer ranks on it, or use a larger host"
         )
     if job.num_writes:
         _check_space(job, storage)

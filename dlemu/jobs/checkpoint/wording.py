@@ -145,9 +145,5 @@ def kept_line(summary: CheckpointSummary) -> str:
     line = f"{count(len(kept), 'checkpoint')}, {size(len(kept) * summary.bytes)}, in {folder}"
     if storage is None or storage.total_bytes is None:  # an object store, which `rm` doesn't reach
         return line
-    numbers = f"{{{kept[0]}..{kept[-1]}}}"  # a shell pattern
-    if len(kept) == 1:
-        numbers = str(kept[0])
-    elif kept[-1] - kept[0] >= len(kept):  # the numbers between belong to checkpoints of another run
-        numbers = f"{{{','.join(map(str, kept))}}}"
+    numbers = f"{{{kept[0]}..{kept[-1]}}}" if len(kept) > 1 else kept[0]  # the run's last ones, as a shell pattern
     return f"{line}; to remove them: rm -r {shlex.quote(folder.rstrip('/'))}/{folder_name(numbers)}"
