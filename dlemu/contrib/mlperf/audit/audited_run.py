@@ -21,7 +21,7 @@ from dlemu.contrib.mlperf.audit.own_result import audit_own, is_own, own_folder_
 from dlemu.contrib.mlperf.audit.recompute import NOTHING, Recomputed, RunTimes
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup, Shipped, complete_setup, read_printed, read_setup
 from dlemu.contrib.mlperf.audit.step_files import Logs, read_logs
-from dlemu.contrib.mlperf.audit.tolerant import YAML_LOADER
+from dlemu.contrib.mlperf.audit.tolerant import YAML_LOADER, entries_of, folders_in
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule, first_few
 from dlemu.extend import UserError
 
@@ -125,7 +125,7 @@ def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
     """Audit a run folder, given the result of `shipped_accelerator_settings`; problems become findings."""
     if is_own(folder):
         return AuditedRun(path=folder, findings=tuple(audit_own(folder)), by_dlemu=True)
-    if os.access(folder, os.R_OK) and is_kv_call(os.listdir(folder)):
+    if is_kv_call(folders_in(folder)):
         fix = "nothing: see the other findings"
         info = by_rule("no.training", "a run of another benchmark", fix=fix, severity="info")
         return AuditedRun(path=folder, findings=(info, *kv_numbers(read_kv_call(folder))))
@@ -137,12 +137,8 @@ def _audit_dlio_run(folder: str, shipped: Shipped) -> AuditedRun:
     findings: list[Finding] = []  # the `read_...` functions add one for each file or value that can't be read
     setup = read_setup(folder, shipped, findings)
     printed = read_printed(folder, findings)
-    try:
-        names = os.listdir(folder)
-    except OSError as error:
-        findings.append(by_rule("file.broken", f"the folder can't be listed: {error.strerror}"))
-        names = []
-    logs = read_logs(folder, names, printed.start, findings)
+    files, folders = entries_of(folder)
+    logs = read_logs(folder, files + folders, printed.start, findings)
     setup = complete_setup(setup, printed.model, _configured_seconds(logs), shipped, findings)
     recomputed = NOTHING
     if printed.au_percent is not None or printed.samples_per_second is not None or logs.blocks():

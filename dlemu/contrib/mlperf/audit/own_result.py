@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from dlemu.contrib.mlperf.audit.tolerant import mapping, number, read_json, same_sum
+from dlemu.contrib.mlperf.audit.tolerant import folders_in, mapping, number, read_json, same_sum
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.extend import UserError
 from dlemu.results import LIVE, SUMMARY
@@ -40,8 +40,7 @@ def own_folder_of(folder: str) -> str | None:
     parent = os.path.normpath(os.path.join(folder, os.pardir))
     if os.path.basename(folder) == DLIO_FOLDER and is_own(parent):
         return parent
-    with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if entry.is_dir() and _OWN_NAME.match(entry.name)]
+    names = filter(_OWN_NAME.match, folders_in(folder))
     newest_first = sorted(names, key=lambda name: (len(name), name), reverse=True)
     return next(filter(is_own, (os.path.join(folder, name) for name in newest_first)), None)
 

@@ -196,7 +196,7 @@ class Logs:
         return sorted(set[BlockKey]().union(*self.arrays.values(), *self.spans.values()))
 
 
-def read_logs(folder: str, names: list[str], started: str | None, findings: list[Finding]) -> Logs:
+def read_logs(folder: str, names: Sequence[str], started: str | None, findings: list[Finding]) -> Logs:
     """Read the step times and time stamps in a folder; `names` are its files, `started` is the start of the run."""
     outputs = {int(match[1]): match[0] for match in map(_OUTPUT_FILE.match, names) if match}
     # v0.5 and v1.0 wrote the file of rank 0 without a number: here it has the key -1.

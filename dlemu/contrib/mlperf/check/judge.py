@@ -13,7 +13,7 @@ from dlemu.contrib.mlperf.check import submission_tree
 from dlemu.contrib.mlperf.check.checkpoint_rules import CHECKPOINT_RULES, figures_of, model_of
 from dlemu.contrib.mlperf.check.copy_rules import CHECKPOINT_COPY_RULES, COPY_RULES, copied_runs
 from dlemu.contrib.mlperf.check.kv_rules import copied_kv, kv_findings
-from dlemu.contrib.mlperf.check.provenance_rules import CODE_RULES, ORIGIN_RULES, PROVENANCE_RULES
+from dlemu.contrib.mlperf.check.provenance_rules import CODE_RULES, PROVENANCE_RULES, changed_images, manifest
 from dlemu.contrib.mlperf.check.record_rules import RECORD_RULES
 from dlemu.contrib.mlperf.check.result_rules import RESULT_RULES
 from dlemu.contrib.mlperf.check.submission_tree import CHECKPOINTING, KV_CACHE, REHEARSAL, TRAINING, Result, Submission
@@ -130,9 +130,11 @@ def _submission_findings(contents: submission_tree.Contents, submissions: Iterab
     """Apply the rules on submissions, of whatever benchmarks, and on the top folders of their trees."""
     calls = [call for result in contents.results if result.benchmark != KV_CACHE for call in result.calls]
     first_of_tree: dict[str, Submission] = {}
+    hashed: set[str] = set()  # images of the code: submissions share those in code-images, and each is hashed once
     for submission in submissions:
-        for rule in (*SUBMISSION_RULES, *ORIGIN_RULES):
+        for rule in (*SUBMISSION_RULES, manifest):
             yield from _as_judged(rule(submission), submission)
+        yield from _as_judged(changed_images(submission, hashed), submission)
         yield from _as_judged(check_systems(submission, calls), submission)
         first_of_tree.setdefault(str(Path(submission.path).parents[1]), submission)  # the folder above DIVISION/ORG
     for tree in first_of_tree.keys() & contents.editions.keys():  # trees checked as a whole, not by division or ORG

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dlemu.contrib.mlperf.audit import tolerant
 from dlemu.contrib.mlperf.audit.call_records import CallRecords, stamp_of
 from dlemu.contrib.mlperf.audit.step_files import LOG, names_dlemu
 from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping, read_json, read_text, read_yaml, text, value_at
@@ -60,9 +61,12 @@ def _image_named(call: CallRecords) -> str | None:
     return pointer.rpartition(":")[2] or None
 
 
-def changed_images(submission: Submission) -> Iterator[Finding]:
+def changed_images(submission: Submission, hashed: set[str]) -> Iterator[Finding]:
     """The files of a code image give the hash recorded in it, which is also in its name code-HASH (2.1.6, 3.6.1)."""
-    for folder, recorded in _recorded_hashes(submission.path).items():
+    images = _recorded_hashes(submission.path)
+    for folder in images.keys() - hashed:
+        hashed.add(folder)
+        recorded = images[folder]
         try:
             hashes = tree_hashes(folder)
         except UserError as error:
@@ -113,8 +117,7 @@ def _recorded_hashes(submission: str) -> dict[str, str | None]:
     organisation = os.path.basename(submission)
     hashes = {}
     for pool in (os.path.join(root, organisation), os.path.join(root, "code-images"), submission):
-        images = sorted(os.listdir(pool)) if os.path.isdir(pool) else []
-        for image in images:
+        for image in tolerant.entries_of(pool)[1]:
             file = os.path.join(pool, image, HASH_FILE)
             if os.path.isfile(file):
                 hashes[os.path.join(pool, image)] = text(value_at(read_json(file, []), "hash"))
@@ -204,11 +207,9 @@ def own_dlio(call: CallRecords, result: Result[Any]) -> Iterator[Finding]:
         return
     if call.phase == "run" and LOG in call.files and names_dlemu(os.path.join(call.path, LOG)):
         yield by_rule("tool.other", "dlio.log says that dlemu ran as a drop-in replacement for DLIO")
-    path = text(call.args.get("dlio_bin_path"))
-    if path:
+    if path := text(call.args.get("dlio_bin_path")):
         yield by_rule("tool.path", f"args.dlio_bin_path is {path}")
 
 
 PROVENANCE_RULES: Rules[Any] = (code_images, provenance)  # on results
 CODE_RULES = (no_other_code, own_dlio)  # on single calls
-ORIGIN_RULES = (changed_images, manifest)  # on submissions

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from dlemu.contrib.mlperf.audit import tolerant
@@ -18,7 +19,7 @@ from dlemu.contrib.mlperf.rules.known import Finding, by_rule, by_rule_at, with_
 PLACEHOLDER = "FILL IN"  # text in a template where the submitter must fill in a value
 REMAP_KEY = "remap_time_in_seconds"  # capability: the time in which other hosts get access to what one host wrote
 _MEMORY_TOLERANCE = 0.10  # relative, between described and measured memory (2.1.9 of v3.0's checker)
-_SIZE = r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)(?:i?B)?\b(?![,.\d]*\d|\s*%)"
+_SIZE = r"(?<![-,.\w])(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)(?:i?B)?\b(?![,.\d]*\d|\s*%)"
 _LIMIT_PATTERNS = (
     re.compile(_SIZE + r"\s*[\"']?\s*>\s*\S*memory\.(?:max|limit_in_bytes)", re.IGNORECASE),
     re.compile(r"\bmemory\.(?:max|limit_in_bytes)\s*[=:]\s*" + _SIZE, re.IGNORECASE),
@@ -36,7 +37,7 @@ def check_systems(submission: Submission, calls: Sequence[CallRecords]) -> Itera
     if not os.path.isdir(folder):
         return
     systems = set(folders_in(results))
-    names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    names = sorted(name for name in chain(*tolerant.entries_of(folder)) if not name.startswith("."))
     descriptions = {_stem(name): name for name in reversed(names) if _file_kind(name) == "text"}  # the first by name
     pdfs = {_stem(name) for name in names if _file_kind(name) == "pdf"}
     for name in names:
@@ -114,9 +115,7 @@ def _description_paths(result_path: str) -> list[str]:
         return []
     results = len(folders) - 1 - folders[::-1].index("results")
     folder, system = os.sep.join([*folders[:results], "systems"]), "".join(folders[results + 1 : results + 2])
-    if not os.path.isdir(folder):
-        return []
-    names = sorted(name for name in os.listdir(folder) if _file_kind(name) == "text")
+    names = [name for name in tolerant.entries_of(folder)[0] if _file_kind(name) == "text"]
     if len(names) > 1:
         names = [name for name in names if _stem(name) == system]
     return [os.path.join(folder, name) for name in names]

@@ -39,9 +39,10 @@ _WORKLOADS_V3 = ("unet3d", "retinanet")  # training workloads of v3.0 (2.1.11)
 
 
 def linked_folders(root: str) -> Iterator[Finding]:
-    """No folder is a link, as the check does not follow it; no file is a link that leads out of the tree."""
+    """No folder is a link, which is not followed, or can't be listed; no file is a link that leads out of the tree."""
     inside = os.path.join(os.path.realpath(root), "")
-    for folder, subfolders, names in os.walk(root):
+    unlisted: list[OSError] = []
+    for folder, subfolders, names in os.walk(root, onerror=unlisted.append):
         subfolders[:] = [name for name in subfolders if not name.startswith(".") and not _CODE_FOLDER.match(name)]
         for path in sorted(os.path.join(folder, name) for name in subfolders):
             if os.path.islink(path):
@@ -50,6 +51,8 @@ def linked_folders(root: str) -> Iterator[Finding]:
             if os.path.islink(path) and not os.path.realpath(path).startswith(inside):
                 seen = f"a link to {os.readlink(path)}, outside of the tree"
                 yield by_rule_at(path, "tree.link", seen, severity="warning")
+    for error in unlisted:
+        yield by_rule_at(str(error.filename), "file.broken", f"the folder can't be listed: {error.strerror}")
 
 
 def phase_folders(result: TrainingResult) -> Iterator[Finding]:
@@ -121,10 +124,9 @@ def _required_by_v3(call: CallRecords, rule: str, required: Sequence[str]) -> It
     ]
     if missing:
         yield by_rule(rule, f"no {', '.join(missing)}")
-    folder = os.path.join(call.path, CONFIG_FOLDER)
-    files = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    if files != list(CONFIG_FILES):
-        yield by_rule(f"{rule}_config", f"{CONFIG_FOLDER} holds {', '.join(files) or 'nothing'}")
+    files, folders = entries_of(os.path.join(call.path, CONFIG_FOLDER))
+    if files != CONFIG_FILES or folders:
+        yield by_rule(f"{rule}_config", f"{CONFIG_FOLDER} holds {', '.join(files + folders) or 'nothing'}")
 
 
 def _required_by_v2(call: CallRecords) -> Iterator[Finding]:

@@ -131,7 +131,6 @@ def every(root: Path, name: str, change: Edit) -> None:
 
 
 def of_the_first(name: str, key: str, value: Any) -> Change:
-    """Change a file of the first run of training alone."""
     return lambda root: edits(_of(first(root), name), put(key, value))
 
 

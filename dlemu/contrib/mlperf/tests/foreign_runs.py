@@ -136,7 +136,6 @@ def _stamp(seconds: float) -> str:
 
 
 def metric_of(au: list[float], rate: list[float]) -> dict[str, Any]:
-    """What DLIO prints of its epochs' AU and samples/s."""
     mean_au, mean_rate, mib = fmean(au), fmean(rate), RECORD_BYTES / 2**20
     return {
         "train_au_percentage": au,

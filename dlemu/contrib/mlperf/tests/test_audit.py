@@ -154,7 +154,6 @@ def metric(key: str, value: Any) -> Change:
 
 
 def faster_rank(folder: Path) -> None:
-    """A longer first step leaves less time to divide by."""
     edit(folder / "1_output.json", scale("1/proc/block1/0", 2))
 
 

@@ -198,7 +198,6 @@ def test_a_foreign_run_names_no_file_to_load(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_audits_and_checks_name_what_is_no_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """These judge whatever they find: what can't be read is a finding."""
     foreign_runs.write_run(tmp_path / "run", steps=12)
     tree = make_result(tmp_path / "tree")
     config = next(iter(sorted(tree.rglob("config.yaml"))))

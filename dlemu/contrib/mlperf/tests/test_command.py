@@ -67,7 +67,7 @@ def test_memory_is_measured_when_it_is_not_given() -> None:
 
 
 @pytest.mark.parametrize("key", ["dataset.num_files_train", "++workload.dataset.num_files_train"])
-def test_too_few_files_asked_for_are_told_with_what_is_wanted(key: str) -> None:
+def test_settings_that_break_a_rule_are_told_with_what_is_wanted_and_by_the_exit_status(key: str) -> None:
     told = datasize(*PAIR, f"{key}=20000", "--memory-gib", "64")
     assert told.exit_code == 1
     assert "error dataset.size: 20,000 files" in told.output
@@ -75,9 +75,6 @@ def test_too_few_files_asked_for_are_told_with_what_is_wanted(key: str) -> None:
     (pasted,) = [line for line in told.output.splitlines() if line.startswith("make it: dlemu datagen")]
     assert pasted.count("num_files_train") == 1, "a setting given and corrected is printed once"
     assert datasize(*PAIR, f"{key}=28000", "--memory-gib", "64").exit_code == 0
-
-
-def test_settings_that_break_a_rule_are_told_by_the_exit_status() -> None:
     told = datasize(*PAIR, "train.epochs=1")
     assert told.exit_code == 1
     assert "error settings.changed: train.epochs=1; wanted 5" in told.output

@@ -66,7 +66,6 @@ def said(checked: Checked) -> Said:
 
 
 def _audited(root: Path) -> Said:
-    """Return what `dlemu audit` alone tells of the runs."""
     findings = [one for run in audit_trees([str(root)]) for one in run.findings]
     return frozenset((one.rule, one.severity, one.seen) for one in findings if one.rule in _OF_THE_AUDIT)
 

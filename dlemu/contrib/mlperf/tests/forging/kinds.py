@@ -77,7 +77,6 @@ class Forgery:
         return any({rule, f"{severity}:{rule}"} & self.rules for rule, severity, _ in found)
 
     def names(self, rule: str) -> bool:
-        """Whether a rule is one of its own, of any severity."""
         return any(own.rpartition(":")[2] == rule for own in self.rules)
 
 

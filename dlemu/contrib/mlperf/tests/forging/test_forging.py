@@ -14,7 +14,6 @@ from dlemu.contrib.mlperf.tests.forging.kinds import KINDS, Forgery
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An honest submission of training and checkpoints."""
     return make_base("both", tmp_path_factory.mktemp("forging") / "tree")
 
 
