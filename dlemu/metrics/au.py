@@ -134,13 +134,15 @@ def rate_v1(block: BlockTimes, batch_size: float = math.nan) -> Rated:
     return Rated(au, block.steps / block.total * batch_size if block.total > 0 else math.nan)
 
 
-def rate_v2(block: BlockTimes, exclude_start: int, exclude_end: int, batch_size: float = math.nan) -> Rated:
-    """Rate a block by DLIO 2.x, which has an `exclude_end` of 0; samples/s always leave out 2 steps."""
+def rate_v2(
+    block: BlockTimes, exclude_start: int, exclude_end: int, batch_size: float = math.nan, steps: int | None = None
+) -> Rated:
+    """Rate a block by DLIO 2.x, which has an `exclude_end` of 0; samples/s are of `steps`, by default all but 2."""
     end = max(exclude_start, block.steps - exclude_end)
     counted = block.total - block.proc[:exclude_start].sum() - block.proc[end:].sum()
     if counted <= 0:
         return Rated(math.nan, math.nan)
-    rate = max(0, block.steps - 2) / float(counted) * batch_size
+    rate = (max(0, block.steps - 2) if steps is None else steps) / float(counted) * batch_size
     return Rated(float(block.measured[exclude_start:end].sum() / counted), rate)
 
 
@@ -151,12 +153,9 @@ def rate_v3(block: BlockTimes, exclude_start: int, exclude_end: int, batch_size:
 
 def rate_fork(block: BlockTimes, exclude_start: int, exclude_end: int, batch_size: float = math.nan) -> Rated:
     """Rate a block by the fork of DLIO that MLPerf Storage v3.0 pins: AU and samples/s count the same steps."""
-    end = max(exclude_start, block.steps - exclude_end)
-    counted = block.total - block.proc[:exclude_start].sum() - block.proc[end:].sum()
-    if counted <= 0 or end == exclude_start:
-        return Rated(0.0, 0.0)
-    rate = (end - exclude_start) / float(counted) * batch_size
-    return Rated(float(block.measured[exclude_start:end].sum() / counted), rate)
+    steps = block.steps - exclude_end - exclude_start
+    rated = rate_v2(block, exclude_start, exclude_end, batch_size, steps)
+    return Rated(0.0, 0.0) if steps <= 0 or math.isnan(rated.au) else rated
 
 
 def over_blocks(blocks: Sequence[Rated], steps: Sequence[int]) -> Rated:
@@ -209,6 +208,15 @@ class _Batches:
         if computed:
             self.begins = rows["free_ns"] + rows["wait_ns"] - start
             self.ends = self.begins + self._compute
+            return
+        # If the queue filled up between two blocks, readers are idle at first: they begin one by one, as batches are
+        # taken, and read less than they could. So the clock goes on only when the first read of the block is over.
+        begins, ends = self._blocks
+        first_reads = np.searchsorted(np.maximum.accumulate(self.begins), begins)
+        read_ends = np.append(self.ends, ends[-1])
+        are_idle = np.maximum.accumulate(read_ends)[first_reads - 1] <= begins
+        is_full = are_idle & (first_reads > rows.block_start_indices) & (begins > 0)
+        self._blocks = np.where(is_full, np.minimum(read_ends[first_reads], ends), begins), ends
 
     def training_clock(self, moments: Moments) -> Floats:
         """Return moments, given in ns since the epoch's start, on the training clock."""
@@ -317,10 +325,9 @@ def uncertainty_of(rows: Rows, kept: Rows) -> Uncertainty | None:
     supplies = supplies_of(rows)
     total = _total(supplies)
     by_supply = total.percent < au_percent(kept)  # as in `sustained_au`
-    values = _windows(rows, by_supply=True) if by_supply else _windows(kept, by_supply=False)
+    values = _windows(rows if by_supply else kept, by_supply=by_supply)
     if len(values) < _MIN_VALUES:
-        epochs = [supply.percent for supply in supplies] if by_supply else map(au_percent, kept.by_epoch)
-        values = np.array(list(epochs))
+        values = np.array([supply.percent for supply in supplies] if by_supply else [*map(au_percent, kept.by_epoch)])
     if len(values) < _MIN_VALUES:
         return None
     all_ns = max(total.time_ns if by_supply else total_ns(kept), 1.0)

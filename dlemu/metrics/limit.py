@@ -224,11 +224,11 @@ def _judge_by_cores(suspect: What, confidence: Confidence, causes: Causes, work:
         if not work.cpu_known or (limit.what == "storage" and is_doubtful):
             return _core_limit("low", context)
         return limit
-    if suspect == "host CPU":  # if cores are free, more workers help
+    preprocesses = suspect == "loader" and causes.pause > causes.queueing
+    if suspect == "host CPU" or preprocesses:  # if cores are free, more workers help
         lacks_cores = no_core_is_free or causes.starved > causes.computing
-        return _core_limit(confidence, context) if lacks_cores else _too_few_readers_limit(confidence, context)
-    if suspect == "loader" and causes.pause > causes.queueing:
-        lacks_cores = no_core_is_free and work.burns  # preprocessing that sleeps needs no core
+        if preprocesses:  # preprocessing that sleeps needs no core
+            lacks_cores = no_core_is_free and work.burns
         return _core_limit(confidence, context) if lacks_cores else _too_few_readers_limit(confidence, context)
     if no_core_is_free:  # a worker without a core starts no batch
         return _core_limit(confidence, context)

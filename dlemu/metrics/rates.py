@@ -55,12 +55,8 @@ def per_second(amount: float, rows: Rows) -> float:
 
 def first_batch_seconds(rows: Rows) -> Mean:
     """Return the longest wait of any rank for the first batch of each epoch, s."""
-    waits = []
-    for epoch in as_table(rows).by_epoch:
-        first, _ = epoch.block_ends
-        is_first_of_epoch = first["step"] == first["step"].min()
-        waits.append(float(first["wait_ns"][is_first_of_epoch].max() / 1e9))
-    return over_epochs(waits)
+    firsts = [epoch[epoch["step"] == epoch["step"].min()] for epoch in as_table(rows).by_epoch]
+    return over_epochs([float(first["wait_ns"].max() / 1e9) for first in firsts])
 
 
 def percentiles_ms(values_ns: Ints) -> Percentiles | None:

@@ -36,13 +36,10 @@ def quantile(share: float, degrees: int) -> float:
     if degrees == 2:
         return (2 * share - 1) / math.sqrt(2 * share * (1 - share))
     z = NormalDist().inv_cdf(share)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return float(z + sum(term / degrees**power for power, term in enumerate(terms, start=1)))
+    # Odd polynomials: the coefficients of z^3 and z, of z^5, z^3 and z, and so on, and their common divisor
+    terms = ((1, 1), 4), ((5, 16, 3), 96), ((3, 19, 17, -15), 384), ((79, 776, 1482, -1920, -945), 92160)
+    polynomials = [z * np.polyval(odd, z * z) / divisor for odd, divisor in terms]
+    return float(z + sum(term / degrees**power for power, term in enumerate(polynomials, start=1)))
 
 
 def half_width(std: float, count: int, confidence: float) -> float:

@@ -100,7 +100,7 @@ class Evidence:
     reads: bool = True
     """Whether the run read anything."""
     kept_steps: int
-    """Kept steps of the shortest block."""
+    """Kept steps of a block, the mean."""
     supply_known: bool = True
     """Whether the sustained AU is a measured value; else it is only a lower bound."""
     prefetched_steps: int

@@ -137,13 +137,6 @@ def test_of_an_epoch_read_at_once_the_least_is_known() -> None:
     assert is_supply_known(by_hand())
 
 
-def test_without_steps_there_is_none() -> None:
-    nothing = np.zeros(0, STEP_DTYPE)
-    assert sustained_au(nothing, nothing).mean is None
-    assert prefetch_credit_percent(nothing, nothing) is None
-    assert uncertainty_of(by_hand()[:1], nothing) is None
-
-
 S = 1_000_000_000
 
 
@@ -169,8 +162,22 @@ def test_a_supply_by_hand() -> None:
     assert only_supply_of(by_hand(clock_s=1000)) == only_supply_of(by_hand())
     # The checkpoint, from 14 to 44 s, is left out, and so is the second that the reader worked in it: none here.
     assert only_supply_of(by_hand(pause_s=30)).time_ns == 14 * S + 1 * S
-    assert supplies_of(as_table(by_hand()[:0])) == []
+    nothing = by_hand()[:0]
+    assert supplies_of(as_table(nothing)) == []
     assert np.isnan(Supply(read_ns=0, time_ns=0).percent)
+    assert sustained_au(nothing, nothing).mean is prefetch_credit_percent(nothing, nothing) is None
+    assert uncertainty_of(by_hand()[:1], nothing) is None
+
+
+def test_readers_that_a_checkpoint_left_idle_say_nothing_of_the_supply_before_one_has_read() -> None:
+    """Two readers take 6 s for a batch of 4 s; both batches of the queue are read in a checkpoint, from 14 to 44 s."""
+    rows = np.zeros(7, STEP_DTYPE)
+    rows["epoch"], rows["block"], rows["step"] = 1, [1, 1, 2, 2, 2, 2, 2], np.arange(1, 8)
+    rows["free_ns"], rows["compute_ns"] = np.array([0, 10, 44, 48, 52, 56, 60]) * S, 4 * S
+    rows["wait_ns"][0], rows["started_ns"] = 6 * S, np.array([0, 0, 6, 10, 44, 48, 52]) * S
+    rows["finished_ns"] = rows["started_ns"] + 6 * S
+    # Three batches and 4 of 6 s of the fourth up to 14 s; then 2 of 6 s of the sixth, from 50 s until 52 s.
+    assert only_supply_of(rows).read_ns == pytest.approx(16 * S) == only_supply_of(rows).time_ns
 
 
 def test_the_supply_of_ranks_ends_when_the_first_of_them_reads_its_last_batch() -> None:
@@ -246,6 +253,9 @@ def test_a_stall_at_the_end_of_an_epoch_counts() -> None:
     sustained, uncertainty = result(rows)
     assert sustained < 99.5
     assert uncertainty.expanded_percent > 100 - sustained
+    sustained, uncertainty = result(jittery(1, ratio=50.0, steps=50, epochs=2, spread=0.3))
+    assert sustained == 100, "these accelerators never wait"
+    assert uncertainty.expanded_percent < 0.01
 
 
 @pytest.mark.parametrize("spread", [0.2, 0.5, 1.0])
@@ -257,13 +267,6 @@ def test_after_five_minutes_u_is_what_the_drive_itself_leaves_open(spread: float
     mean = float(np.mean([width.expanded_percent for width in widths]))
     assert 0.7 * least < mean < 1.3 * least
     assert mean < 1 or spread > 0.2
-
-
-def test_accelerators_that_never_wait_are_certain() -> None:
-    rows = jittery(1, ratio=50.0, steps=50, epochs=2, spread=0.3)
-    au, uncertainty = result(rows)
-    assert au == 100
-    assert uncertainty.expanded_percent < 0.01
 
 
 def even(computed_s: list[float]) -> StepRows:

@@ -43,12 +43,10 @@ def judge(evidence: Evidence, limited_by: str = "") -> Verdict:
 
 LOW = {"au": 60.0, "au_sustained": 60.0, "au_whole": 60.0}
 AT_ONCE = {"by": "sustained", "supply_known": False, "au": 100.0}
-BOUGHT = {"au": 96.5, "au_sustained": 80.0}
-"""By prefetching: the storage sustains less."""
+BOUGHT = {"au": 96.5, "au_sustained": 80.0}  # by prefetching: the storage sustains less
 BOTH = {"headline_au_percent": 96.5, "sustained_au_percent": 80.0}
 HALF = {"from_storage_percent": 50.0}
-SHORT = {"au": 100.0, "au_whole": 23.0}
-"""Storage at a quarter of the demand, in epochs with no more steps than batches read ahead."""
+SHORT = {"au": 100.0, "au_whole": 23.0}  # at a quarter of the demand, in epochs of no more steps than are read ahead
 
 
 @pytest.mark.parametrize(
@@ -105,9 +103,7 @@ SHORT = {"au": 100.0, "au_whole": 23.0}
         ({"au": 91.0, "uncertainty_percent": 1.01, "length": ("e", 2)}, "undecided", {"longer": "e=3"}),
     ],
 )
-def test_a_verdict_has_the_numbers_that_it_rests_on(
-    changes: dict[str, Any], code: str, numbers: dict[str, Any]
-) -> None:
+def test_a_verdict_has_the_numbers_it_rests_on(changes: dict[str, Any], code: str, numbers: dict[str, Any]) -> None:
     verdict = judge(evidence(**changes))
     assert verdict.code == code
     assert numbers.items() <= verdict.numbers.items()
@@ -153,12 +149,9 @@ def test_the_expansion_is_as_near_to_the_tables_as_its_four_terms_bring_it(
     assert quantile(share, degrees) == pytest.approx(expected, rel=within)
 
 
-def test_values_that_are_all_alike_leave_nothing_open() -> None:
+def test_values_that_are_all_alike_leave_nothing_open_and_one_says_nothing() -> None:
     alike = estimate(np.array([90.0] * 8), 0.95)
     assert (alike.au_percent, alike.half_width_percent) == (90.0, 0.0)
-
-
-def test_one_value_says_nothing() -> None:
     assert half_width(1.0, 1, 0.95) == math.inf
     assert not estimate(np.array([95.0]), 0.95).decides(90)
     assert math.isnan(estimate(np.empty(0), 0.95).au_percent)
@@ -167,13 +160,11 @@ def test_one_value_says_nothing() -> None:
 def test_looking_often_errs_no_more_than_promised() -> None:
     """The truth lies on the threshold, so each verdict is an error."""
     random = np.random.default_rng(3)
-    wrong = sum(_decides(90 + random.standard_normal(60)) for _ in range(600))
+    wrong = 0
+    for _ in range(600):
+        looks, values = SequentialTest(90.0, 0.95), 90 + random.standard_normal(60)
+        wrong += any(looks(values[:length]) for length in range(1, len(values) + 1))
     assert wrong / 600 <= 0.05
-
-
-def _decides(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> bool:
-    looks = SequentialTest(90.0, 0.95)
-    return any(looks(values[:length]) for length in range(1, len(values) + 1))
 
 
 def test_a_clear_case_is_decided_at_the_first_look() -> None:
