@@ -177,7 +177,7 @@ class Reader:
     sample_shuffle: Shuffle = "off"
     """Order of the samples in each epoch, over all files; choices as of `file_shuffle`."""
     worker_streams: bool = False
-    """Workers read contiguous parts of the epoch, as of an IterableDataset, not batches in turn (pytorch, threads)."""
+    """Workers read contiguous parts of the epoch, as of an IterableDataset, not batches in turn (pytorch)."""
     computation_threads: Annotated[int, at_least(1, MOST_PROCESSES)] = 1
     """Batches that TensorFlow parses at a time (tensorflow)."""
     transfer_size: Annotated[int, at_least(0, MAX_BYTES), BYTES] = 0

@@ -312,6 +312,12 @@ def test_several_jobs_need_the_sum(tmp_path: Path) -> None:
     mix.write_text("jobs: ['workload=unet3d accelerator=h100 ranks=64']")
     alone = dlemu.predict([str(mix), f"dataset.data_folder={tmp_path}", f"output.folder={tmp_path / 'a'}"])
     assert alone.total.read_gb_per_second == found.total.read_gb_per_second, "a file's job has no storage either"
+    with pytest.raises(UserError, match="names jobs: for one of them on a storage, give its settings"):
+        dlemu.predict([str(mix)], mb_per_second=7000.0)
+    saving = "workload=llama3_8b checkpoint.interval_seconds=3600"
+    mix.write_text(f"jobs: ['workload=resnet50 accelerator=h100 ranks=64', '{saving}']")
+    hourly = dlemu.predict([str(mix), f"output.folder={tmp_path / 'b'}"])
+    assert hourly.total.checkpoint_minutes == 60, "not the default of a job that saves none"
     for text in ("jobs: workload=unet3d", "jobs: []"):
         mix.write_text(text)
         with pytest.raises(UserError, match="jobs"):

@@ -105,10 +105,12 @@ def test_without_a_count_the_most_that_pass_and_a_page(tmp_path: Path) -> None:
     assert dlemu.load_result(tmp_path / "q") == again
 
 
-def write_measured(folder: Path, asked: Workload) -> Path:
+def write_measured(folder: Path, asked: Workload, *, from_storage: bool = True) -> Path:
     measured = simulated_run(asked, given_speed(2000.0, cores=4), 2)
+    rows = np.array(measured.rows[:])
+    rows["storage_bytes"] = rows["app_bytes"] * from_storage
     folder.mkdir()
-    write_run(type(measured)(str(folder), measured.facts, measured.rows))
+    write_run(type(measured)(str(folder), measured.facts, rows))
     return folder
 
 
@@ -159,6 +161,8 @@ def test_mistakes_are_said(tmp_path: Path) -> None:
             dlemu.load_result(tmp_path)
     with pytest.raises(UserError, match="holds another result"):
         dlemu.predict([*WORDS, f"output.folder={tmp_path}"], mb_per_second=1.0)
+    with pytest.raises(UserError, match="the run of --from measured memory, not storage"):
+        dlemu.predict(from_folder=write_measured(tmp_path / "memory", load(MEASURED), from_storage=False))
 
 
 def test_a_probe_is_of_this_host_and_what_others_do_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,6 @@ from dlemu.jobs.training.pattern import (
     MAX_LEVEL_SECONDS,
     MAX_REPEAT_SECONDS,
     MAX_SECONDS,
-    READ_BYTES,
     READ_DTYPE,
     SETTLE_SECONDS,
     Level,
@@ -208,9 +207,9 @@ def test_a_read_is_a_batch_or_as_many_samples_as_are_large_enough() -> None:
     spec, samples = reading_spec(small)
     assert samples == 4, "a batch"
     assert spec.phases["train"].batch_size == 4
-    large = make_job(ranks=1, steps=16, reader=Reader(batch_size=READ_BYTES // SAMPLE_BYTES * 3))
+    large = make_job(ranks=1, steps=16, reader=Reader(batch_size=scaling.READ_BYTES // SAMPLE_BYTES * 3))
     spec, samples = reading_spec(large)
-    assert samples == READ_BYTES // SAMPLE_BYTES
+    assert samples == scaling.READ_BYTES // SAMPLE_BYTES
     assert spec.phases["train"].batch_size == samples
     assert set(spec.phases) == {"train"}
     decoding = make_job(ranks=1, reader=Reader(batch_size=4, preprocess_time=Duration(mean=1.0)))

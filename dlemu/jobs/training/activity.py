@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 
 from dlemu.jobs.training.measured import MeasuredTraining
@@ -23,9 +24,9 @@ def activity_during(run: MeasuredTraining, rows: Rows) -> Context:
     """Return the activity of hosts during the epochs of these rows, and of devices while accelerators waited."""
     rows, journal = as_table(rows), run.facts.journal
     epochs_by_host = _epochs_of_hosts(run, rows)
-    waits_by_host: list[tuple[HostTelemetry, Windows]] = []  # when the host's accelerators waited, on its clock
-    for host in run.telemetry:
-        waits_by_host.append((host, np.stack(waits_of(rows.of("rank", ranks_on(run, host))), axis=1)))
+    waits_by_host: list[tuple[HostTelemetry, Windows]] = [  # when the host's accelerators waited, on its clock
+        (host, np.stack(waits_of(rows.of("rank", ranks_on(run, host))), axis=1)) for host in run.telemetry
+    ]
     all_waited = all(len(windows) for _, windows in waits_by_host)
     in_epochs, in_waits = HostActivity(epochs_by_host), HostActivity(waits_by_host if all_waited else epochs_by_host)
     core_use: list[tuple[float, float]] = []  # of each host: percent of its cores used by all programs, and by this run
@@ -82,14 +83,7 @@ def summarise_telemetry(run: MeasuredTraining) -> TelemetrySummary | None:
             power[host.host] = watts
     return TelemetrySummary(
         devices=tuple(
-            HostDevice(
-                host=host.host,
-                probe=device.probe,
-                name=device.name,
-                model=device.model,
-                size_bytes=device.size_bytes,
-                counted=device.counted,
-            )
+            msgspec.convert({"host": host.host} | vars(device), HostDevice)
             for host, device in devices_of(run.telemetry)
         ),
         notes=tuple(dict.fromkeys(note for host in run.telemetry for note in host.notes)),

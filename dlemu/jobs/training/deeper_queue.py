@@ -49,13 +49,10 @@ def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Fin
     if stalled_ns >= sum_of(rows, "wait_ns") / 2:
         return None  # a stall delays all batches alike
     epochs = _epoch_inputs(rows, facts)
-    replayed_au = _replayed_au_percent(epochs)
-    if not abs(replayed_au - measured_au) <= 5:  # points of AU; written with `not`, as either may be NaN
+    error = _replayed_au_percent(epochs) - measured_au
+    if not abs(error) <= 5:  # points of AU; written with `not`, as either may be NaN
         return None
-    au_by_factor = {}
-    for factor in (2, 4, 8):
-        corrected_au = _replayed_au_percent(epochs, factor) + measured_au - replayed_au
-        au_by_factor[factor] = min(100.0, max(0.0, corrected_au))
+    au_by_factor = {factor: min(100.0, max(0.0, _replayed_au_percent(epochs, factor) - error)) for factor in (2, 4, 8)}
     # The smallest factor that gains about as much as the best: a little more AU is not worth twice the memory.
     sufficient_au = max(au_by_factor.values()) - _MIN_GAIN_PERCENT
     factor, deeper_au = next((factor, au) for factor, au in au_by_factor.items() if au >= sufficient_au)

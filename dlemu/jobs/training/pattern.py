@@ -22,6 +22,7 @@ from dlemu.config.duration import NO_TIME, Duration
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.prediction.event_model import HostCosts
+from dlemu.jobs.training.scaling import READ_BYTES
 from dlemu.loaders.loader_base import BatchMaker, LoaderSpec
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.metrics.rates import Intervals
@@ -40,7 +41,6 @@ MAX_SECONDS = 110.0  # of all levels; two minutes with the starts of processes (
 # How often the most important level is repeated, and the half width of its interval that the repetitions aim for
 REPEATS, TARGET_HALF_WIDTH_PERCENT = 2, 1.0
 MAX_REPEAT_SECONDS = 30.0  # maximum duration of a repetition: reaching the target may take hours
-READ_BYTES = 32 << 20  # maximum size of a read of several samples: of larger ones, slow drives complete too few
 MAX_HALF_WIDTH_PERCENT = 50.0  # of an interval: 100 % would reach down to a storage without throughput
 MAX_READERS = 256  # each is a process; more overload the cores of most hosts before the storage
 ENDLESS = 1 << 40  # number of reads of a level that only time ends, because each file is evicted after its one read

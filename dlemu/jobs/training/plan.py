@@ -259,17 +259,15 @@ def make_schedule(workload: Workload, steps_per_epoch: int) -> tuple[Epoch, ...]
 
 
 def _blocks(workload: Workload, epoch: int, steps: int) -> tuple[Block, ...]:
-    settings, block_steps = workload.checkpoint, workload.checkpoint.steps_between_checkpoints
-    if not workload.workflow.checkpoint:
-        return (Block(1, steps, checkpoint=False),)
-    if block_steps <= 0:
-        saves = _is_due(epoch, settings.checkpoint_after_epoch, settings.epochs_between_checkpoints)
-        return (Block(1, steps, checkpoint=saves),)
-    full_blocks, last_steps = divmod(steps, block_steps)
-    blocks = [Block(number, block_steps, checkpoint=True) for number in range(1, full_blocks + 1)]
-    if last_steps:
-        blocks.append(Block(full_blocks + 1, last_steps, checkpoint=False))
-    return tuple(blocks)
+    settings, saves = workload.checkpoint, workload.workflow.checkpoint
+    block_steps = settings.steps_between_checkpoints
+    if block_steps <= 0 or not saves:
+        is_due = _is_due(epoch, settings.checkpoint_after_epoch, settings.epochs_between_checkpoints)
+        return (Block(1, steps, checkpoint=saves and is_due),)
+    return tuple(
+        Block(number, min(steps_left, block_steps), checkpoint=steps_left >= block_steps)
+        for number, steps_left in enumerate(range(steps, 0, -block_steps), 1)
+    )
 
 
 def _is_due(epoch: int, first: int, interval: int) -> bool:

@@ -20,7 +20,7 @@ from dlemu.config.duration import NO_TIME, is_zero
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.steplog import TRAINING, StepRows
-from dlemu.loaders.loader_base import BatchMaker, LoaderSpec
+from dlemu.loaders.loader_base import BatchMaker
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.limit import FEW_REQUESTS, MAX_REQUEST_BYTES, MIN_LOSS_PERCENT, Scaling
@@ -30,6 +30,7 @@ from dlemu.ranks import Comm
 
 # Factor for more readers, and divisor for fewer: far above MIN_SPEEDUP; a larger one would take more memory and cores
 READER_FACTOR = 4
+READ_BYTES = 32 << 20  # maximum size of a read of several samples: of larger ones, slow drives complete too few
 LARGER_BYTES = 4 << 20  # size of the larger read calls, tried if the run's calls had at most a quarter of that
 MEMORY_SHARE = 0.25  # of the available memory; more readers are tried only if their buffers need less
 Trial = Literal["more", "fewer", "larger"]  # more readers, fewer readers, larger requests
@@ -46,11 +47,16 @@ def try_other_readers(job: TrainingJob, comm: Comm, rows: StepRows) -> Scaling |
     readers = max(1, reader.read_threads)
     more, fewer = READER_FACTOR * readers, max(1, readers // READER_FACTOR)
     trial_readers = {"more": more, "fewer": fewer}  # the other trials have the run's readers
+    samples = reader.batch_size
+    if job.train_plan.num_samples_per_file == 1:  # else smaller batches would read their files several times
+        samples = min(samples, max(reader.io_depth, READ_BYTES // max(1, job.dataset.max_sample_bytes)))
+    reader = replace(reader, preprocess_time=NO_TIME, batch_size=samples)
+    same_job = replace(job, workload=replace(job.workload, reader=reader))
     larger_job = replace(job, workload=replace(job.workload, reader=replace(reader, transfer_size=LARGER_BYTES)))
     trials = ["same", *(trial for trial in ("more", "fewer", "larger") if trial in proposed), "again"]
     rates: dict[str, float] = {}
     for epoch, trial in enumerate(trials, len(job.schedule) + 1):  # after the run's epochs
-        trial_job = larger_job if trial == "larger" else job
+        trial_job = larger_job if trial == "larger" else same_job
         rates[trial] = _rate(trial_job, comm, trial_readers.get(trial, readers), epoch, waiting_ranks)
     if comm.rank or any(math.isnan(rate) for rate in rates.values()):
         return None
@@ -130,11 +136,10 @@ def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int, waiting_ranks:
 
 def _read(job: TrainingJob, rank: int, epoch: int, readers: int) -> tuple[int, float]:
     """Read batches in threads for `metric.scaling_seconds`; return bytes and seconds, both 0 if a read failed."""
-    spec: LoaderSpec = job.loader_spec(rank)
-    spec = replace(spec, reader=replace(spec.reader, preprocess_time=NO_TIME))
-    steps, streams = range(1, job.train_plan.steps_per_epoch + 1), readers
+    spec, plan = job.loader_spec(rank), job.train_plan
+    steps, streams = range(1, plan.steps_per_epoch + 1), readers
     if job.group_rows:  # a part of the epoch for each reader: in turns, all would read the same row group, from memory
-        streams = max(1, spec.reader.read_threads) if spec.reader.worker_streams else 1
+        streams = plan.worker_streams
     share = math.ceil(len(steps) / max(readers, streams))
     began = time.monotonic()
 

@@ -14,7 +14,7 @@ from datagen.settings import build
 from datagen.withheld import redact_argv
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.config import load
-from dlemu.config.overrides import take_word
+from dlemu.config.overrides import given_keys, take_word
 from dlemu.config.schema import Storage, Workload
 from dlemu.config.workload_files import read_plain
 from dlemu.jobs.training.prediction.calibration import requests_of
@@ -135,9 +135,11 @@ def jobs_without_storage(source: Sequence[str] | Workload, request: PredictionRe
                 f"{setting} has several values: for what several jobs need together, name a file of them, as in `dlemu "
                 "predict jobs.yaml` with `jobs: [workload=unet3d ranks=8, workload=llama3_70b ranks=512]` in it"
             )
-    if request.describes_storage or request.make is not None:
-        return []
     jobs_file = next((word for word in overrides if word.endswith((".yaml", ".yml")) and "=" not in word), None)
+    if request.describes_storage or request.make is not None:
+        if jobs_file is not None:
+            raise UserError(f"{jobs_file} names jobs: for one of them on a storage, give its settings")
+        return []
     if jobs_file is not None:  # the other overrides are settings of each job
         overrides.remove(jobs_file)
         jobs = [[*shlex.split(job), *overrides] for job in build(_JobsFile, read_plain(jobs_file)).jobs]
@@ -145,9 +147,8 @@ def jobs_without_storage(source: Sequence[str] | Workload, request: PredictionRe
             raise UserError("there is no job to predict for: wanted some in the file's `jobs`")
         return [load(settings, config_dir=request.config_dir) for settings in jobs]
     job = source if isinstance(source, Workload) else load(overrides, config_dir=request.config_dir)
-    keys = {setting.lstrip("+").partition("=")[0] for setting in overrides}
     # An object does not tell whether its data was named: it counts as named.
-    names_data = job is source or not keys.isdisjoint(("dataset.data_folder", "dataset.source"))
+    names_data = job is source or not given_keys(overrides).isdisjoint(("dataset.data_folder", "dataset.source"))
     if job.workflow.train and (names_data or job.storage != Storage() or os.path.exists(job.dataset.data_folder)):
         return []  # its storage will be probed
     return [job]
@@ -205,7 +206,7 @@ def _sum_of(jobs: Sequence[Needs]) -> Needs:
     values = {field.name: [getattr(job, field.name) for job in jobs] for field in fields(Needs)}
     workloads, accelerators, divisors = (values.pop(field.name) for field in fields(WorkloadFields))
     sums = {name: sum(numbers) for name, numbers in values.items()}
-    sums["checkpoint_minutes"] = min(values["checkpoint_minutes"])
+    sums["checkpoint_minutes"] = min((job.checkpoint_minutes for job in jobs if job.checkpoint_gb), default=0.0)
     sums["first_step_seconds"] = max(values["first_step_seconds"])
     divisor = divisors[0] if len(set(divisors)) == 1 else None
     return Needs(workload=" + ".join(workloads), accelerator=accelerators[0], sample_divisor=divisor, **sums)
@@ -242,7 +243,7 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
         storage = f"{answer.times_class:.2g} times what the best gives: above all"
     question = f"is yours enough? dlemu predict {shlex.join(answer.overrides)} --mb-per-second X"
     accelerators = f"x {total.accelerator}" if total.accelerator else "accelerators"
-    if len(jobs) > 1:
+    if any("=" not in word for word in answer.overrides):  # a file of jobs
         question = "one beside the others: dlemu predict workload=... --mb-per-second X --others-mb-per-second Y"
         accelerators = "accelerators"
     hardware = f"{total.workload}, {total.accelerators:,} {accelerators} on {count(total.nodes, 'node')}"

@@ -11,9 +11,11 @@ from operator import attrgetter
 import psutil
 
 from datagen.atomic import write_text
+from datagen.errors import UserError
 from datagen.inspection import inspect
 from datagen.spec import refuse
 from dlemu.config import check_runnable, datagen_command, load, load_received, to_yaml
+from dlemu.config.overrides import given_keys
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.evict import treatment_of
 from dlemu.jobs.training.pattern import MAX_SECONDS, loader_costs, measure_levels
@@ -52,7 +54,7 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
     else:
         workload = load(source, config_dir=request.config_dir, base=None if known is None else known.workload)
         ranks = workload.ranks if any(one.lstrip("+").startswith("ranks=") for one in source) else None
-        names_files = any("dataset.num_files_train=" in one for one in source)
+        names_files = "dataset.num_files_train" in given_keys(source)
     check_runnable(workload)
     refuse(_not_modelled(workload, request, known))
     folder = workload.output.folder or new_folder(workload.results_name, "predict-")
@@ -86,6 +88,8 @@ def _calibrate(workload: Workload, request: PredictionRequest, known: Known | No
             request.make(workload)
         readers = (ranks or 0) * max(1, workload.reader.read_threads)
         calibration = calibrate_by_probe(workload, readers=readers, on_event=request.on_event)
+        if (request.hosts or 1) > 1:  # a storage that hosts share may give more than this one can take
+            calibration = replace(calibration, saturated=False)
     if request.others_mb_per_second >= max_mb_per_second(calibration.curve):
         raise no_speed_left(request.others_mb_per_second, max_mb_per_second(calibration.curve))
     calibration = replace(calibration, others_mb_per_second=request.others_mb_per_second)
@@ -170,10 +174,13 @@ def calibrate_by_probe(
 
 
 def _others_cpu_seconds() -> float:
-    """Return the CPU seconds of this host's other programs so far: without this process and its ended children."""
-    host, own = psutil.cpu_times(), os.times()
-    busy = sum(host) - host.idle - getattr(host, "iowait", 0.0) - getattr(host, "guest", 0.0)
-    return float(busy) - sum(own[:4])  # user and system time, of the process and of its children
+    """Return the CPU seconds so far of other programs on the cores that this process, with its children, may use."""
+    cores, own = psutil.cpu_times(percpu=True), os.times()
+    busy = 0.0
+    for core in [cores[number] for number in os.sched_getaffinity(0) if number < len(cores)]:
+        busy += sum(core) - core.idle - getattr(core, "iowait", 0.0) - getattr(core, "guest", 0.0)
+    share = usable_cores() / len(os.sched_getaffinity(0))  # of each, by the control group's limit
+    return share * (busy - sum(own[:4]))  # user and system time, of the process and of its children
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +199,10 @@ def read_known(folder: str, read_foreign: ReadForeign | None = None) -> Known:
     if read_foreign is not None and (foreign := read_foreign(folder)) is not None:
         return Known(calibration=calibrate_from_times(foreign), workload=foreign.workload)
     run = read_run(folder)
+    memory = run.summary.memory
+    if memory is not None and memory.severity == "loud" and not run.facts.workload.metric.cached:
+        problem = "the run of --from measured memory, not storage"
+        raise UserError(f"{problem}: wanted one past the page cache, as with reader.evict_page_cache=epochs")
     calibration, limit = calibrate_from_run(run), run.summary.limited_by
     if limit is not None and limit.what in HOST_LIMITS:  # its readers could not reach the storage's limit
         calibration = replace(calibration, saturated=False)
