@@ -16,7 +16,7 @@ from datagen.spec import refuse
 from datagen.withheld import argv_options, redact_message
 from datagen.withheld import check_encoding as check_encoding
 from datagen.withheld import redact_argv as redact_argv
-from dlemu.config.translate import KeyPath
+from dlemu.config.translate import KeyPath, flattened
 from dlemu.config.workload_files import workload_names
 
 if TYPE_CHECKING:  # imported on use: lists and messages do without the grammar
@@ -54,8 +54,9 @@ def parse(overrides: Sequence[str]) -> tuple[str, list[Setting]]:
 
 
 def given_keys(overrides: Sequence[str]) -> set[str]:
-    """Return the keys that overrides set, except `workload`."""
-    return {".".join(setting.path) for setting in parse(overrides)[1]}
+    """Return the keys that overrides set, also nested ones, except `workload`."""
+    settings = [entry for setting in parse(overrides)[1] for entry in flattened(setting.path, setting.value)]
+    return {".".join(path) for path, _ in settings}
 
 
 def _parse_override(text: str) -> Setting:
@@ -63,7 +64,7 @@ def _parse_override(text: str) -> Setting:
     from hydra.errors import HydraException
 
     if text.startswith("~"):
-        raise UserError(f"{text}: nothing can be deleted, every setting has a default; {text[1:]}=null restores it")
+        raise UserError(f"{text}: nothing can be deleted, every setting has a value; give another, as KEY=VALUE")
     if "=" not in text:
         hint = f"did you mean workload={text}? " if text in workload_names() else ""
         raise UserError(f"{text!r} is not a setting: {hint}wanted KEY=VALUE, as in workload=unet3d or ranks=4")

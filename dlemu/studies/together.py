@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -13,7 +14,8 @@ from datagen.errors import UserError
 from datagen.owned import fresh_folder
 from datagen.withheld import redact_argv
 from dlemu.config import digest, load
-from dlemu.config.overrides import take_word
+from dlemu.config.overrides import given_keys, take_word
+from dlemu.metrics.cache import eviction
 from dlemu.metrics.catalogue import Metric
 from dlemu.metrics.demand import sample_divisor
 from dlemu.report.screen import Said, Screen
@@ -191,11 +193,13 @@ class Turns(RunList[dict[int, Child], ConcurrentRuns, Together]):
         jobs = planned.what
         prefix = "alone" if len(jobs) == 1 else "beside"
         folders = {index: fresh_folder(folder, f"{prefix}-{index + 1}") for index in jobs}
-        commands = [
-            child_run.job([*child.argv, "output.report=false"], folders[index], command=child.kind.command)
-            for index, child in jobs.items()
-        ]
-        child_run.run_commands(commands)
+        with ExitStack() as stack:
+            commands = []
+            for index, child in jobs.items():
+                own = stack.enter_context(child.kind.load_job().job.own_place(child.workload, folders[index]))
+                argv = [*child.argv, *own, "output.report=false"]
+                commands.append(child_run.job(argv, folders[index], command=child.kind.command))
+            child_run.run_commands(commands)
         spans, turn = dict[int, Span](), dict[int, MeasuredJob]()
         for index, job_folder in folders.items():
             run, figures = read_figures(job_folder)
@@ -221,6 +225,9 @@ def _checked_job(argv: Sequence[str], config_dir: str | None) -> Child:
     workload = checked(workload, job)
     if not workload.workflow.generate_data:  # a job that makes its own dataset can't be planned before
         job.in_time(workload, lambda: job.plan(workload, workload.ranks, wants_verdict=False))
+    past_the_cache = {"reader.evict_page_cache", "reader.odirect", "metric.cached"}
+    if kind.command == "train" and past_the_cache.isdisjoint(given_keys(overrides)):
+        overrides = (*overrides, eviction(workload.dataset.format))
     return Child(kind, workload, (*config_options(config_dir), *overrides))
 
 

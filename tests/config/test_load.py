@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from datagen.errors import UserError
 from dlemu.config import check_runnable, datagen_command, load, loading, to_yaml, workload_names
-from dlemu.config.overrides import points, take_word
+from dlemu.config.overrides import given_keys, points, take_word
 from dlemu.config.schema import Duration, Storage, Workload
 from dlemu.dlio.config import dlio_yaml
 
@@ -317,6 +317,10 @@ def test_files_that_tensorflow_has_no_reader_for_are_read_by_another_loader() ->
 
 def test_several_texts_are_several_runs_and_a_drive_may_be_a_bucket() -> None:
     """Settings of the storage are then for it alone."""
+    assert given_keys(["++workload.dataset.data_folder=/d", "reader={nice: 4}"]) == {
+        "dataset.data_folder",
+        "reader.nice",
+    }
     runs = points(["drives='/mnt/\u00e4 1',/mnt/b", "ranks=1"])
     assert [load(run.words).dataset.data_folder for run in runs] == ["/mnt/\u00e4 1", "/mnt/b"]
     for drive in ("s3://data/unet3d", "'s3://data/unet3d'"):

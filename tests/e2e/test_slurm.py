@@ -156,7 +156,6 @@ def slurm_of_two(hosts: Hosts) -> Iterator[Slurm]:
 
 
 def over(folder: Path) -> Run | None:
-    """Return the run, once nobody works on it any more."""
     try:
         return read_run(str(folder))
     except DlemuError:

@@ -99,7 +99,7 @@ def test_a_quote_that_is_not_closed_is_a_mistake_of_usage() -> None:
 
 @pytest.mark.slow
 def test_training_and_checkpoints_run_alone_then_beside_each_other(dataset: Path, tmp_path: Path) -> None:
-    training = without(small_run(tmp_path / "unused", dataset), "output")
+    training = without(small_run(tmp_path / "unused", dataset), "output", "metric.cached")
     saving = ["workload=llama3_8b", "scale=laptop", "ranks=1", f"checkpoint.checkpoint_folder={tmp_path / 'saved'}"]
     saving += ["checkpoint.num_checkpoints_write=2", "checkpoint.num_checkpoints_read=0"]
     jobs = [" ".join(["train", *training]), " ".join(saving)]
@@ -122,4 +122,7 @@ def test_training_and_checkpoints_run_alone_then_beside_each_other(dataset: Path
         for run in (one.alone, one.together):
             summary = json.loads((folder / run.folder / "summary.json").read_text())
             assert summary["kind"] == run.figures.kind
+            if run.figures.kind == "training":
+                assert "evict_page_cache: epochs" in (folder / run.folder / "config.yaml").read_text()
+    assert not [*(tmp_path / "saved").iterdir()], "each run saves into a folder of its own, and removes it"
     run_dlemu("together", *jobs, "--output", str(folder)).assert_ended(2, "set --output to a new folder")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datagen.errors import DlemuError, UserError
 from datagen.withheld import redact_argv
 from dlemu.config import digest, load
-from dlemu.config.overrides import Point, check_points, named, override, points, take_word
+from dlemu.config.overrides import DATA_FOLDER, Point, check_points, named, override, points, take_word
 from dlemu.results.kinds import kind_needed, kind_to_run, read_figures
 from dlemu.runner.child_run import run_train
 from dlemu.runner.events import ignore
@@ -61,7 +61,10 @@ def _children(all_points: Sequence[Point], config_dir: str | None) -> list[Child
             job = kind.load_job().job
             if kind.name not in data_checks:  # points of one kind share a check, which looks at each dataset once
                 data_checks[kind.name] = job.look_at_points()
-            data_checks[kind.name](checked(workload, job))
+            complete = checked(workload, job)
+            if DATA_FOLDER in point.settings and complete.dataset.data_folder not in job.looks_at(complete):
+                raise UserError(f"{DATA_FOLDER} has several values, but this job uses {job.looks_at(complete)}")
+            data_checks[kind.name](complete)
         except UserError as error:
             raise UserError(f"{named(point.settings)}: {error}") from error
         children.append(Child(kind, workload, (*config_options(config_dir), *point.words)))
