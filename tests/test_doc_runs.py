@@ -42,6 +42,8 @@ ELSEWHERE = {
     "size workload=my.yaml": "as the README's",
     "workload=colfax": "large pictures: dlemu/contrib/pack/tests/test_pack_e2e.py",
     "drives=": "as a sweep of one drive: tests/e2e/test_sweep.py",
+    "ranks=16 --from results/unet3d": "of a run from storage: tests/prediction/test_run_prediction.py",
+    "--from RESULT_OF_DLIO": "tests/prediction/test_calibration.py",
     "workload=unet3d,resnet50": "as the sweep above it",
     "ranks=8 reader.read_threads=": "as the sweep above it",
     "checkpoint.writers=": "tests/e2e/test_sweep.py",

@@ -60,8 +60,12 @@ def job_command(kind: Kind) -> click.Command:
 def _export_dlio(overrides: tuple[str, ...], config_dir: str | None, path: str) -> None:
     """Write the settings as a DLIO workload file."""
     from datagen.atomic import write_text
+    from datagen.errors import UserError
     from dlemu.config import load
     from dlemu.dlio.config import dlio_yaml
 
-    write_text(*os.path.split(path), dlio_yaml(load(overrides, config_dir=config_dir)))
+    text = dlio_yaml(load(overrides, config_dir=config_dir))
+    if os.path.lexists(path):
+        raise UserError(f"{path} already exists: name another file, or remove it")
+    write_text(*os.path.split(path), text)
     click.echo(f"written: {os.path.abspath(path)}")

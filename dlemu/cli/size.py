@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from dlemu.cli.options import Number, answer_options, make_options, settings_options
 
@@ -57,8 +58,9 @@ def command(
         click.echo(to_yaml(workload), nl=False)
         return
     if kind_to_run(workload).scaled_by:  # a setting scales this kind of job, not the number of accelerators
-        if limits["at_least"] or make:
-            raise click.UsageError("--at-least and --make are for training")
+        source_of = click.get_current_context().get_parameter_source
+        if make or any(source_of(name) is not ParameterSource.DEFAULT for name in limits):
+            raise click.UsageError("--at-least, --most, --trial-seconds and --make are for training")
         from dlemu.studies.sweep.run import find_bracket
 
         with StudyTerminal() as terminal:

@@ -10,6 +10,7 @@ from datagen import manifest
 from datagen.errors import DatasetError, UserError
 from datagen.generate import finish, generate
 from datagen.generate import prepare as prepare_folder
+from datagen.layout import stored_sample_bytes
 from datagen.storage.storage_base import open_storage
 from datagen.thread_pool import Progress as RankProgress
 from datagen.verify import verify
@@ -42,7 +43,9 @@ def run_datagen(
         workload = ranks.configure(lambda: _checked(request))
         if ranks.leads and (warning := warning_for(workload, ranks.count)):
             on_event(Warned(warning))
-        return ranks.run(lambda comm: make_share(workload, comm, on_event, fsync=fsync))
+        return ranks.run(
+            lambda comm: make_share(workload, comm, on_event, fsync=fsync), _timeout(workload, ranks.count)
+        )
 
     return with_ranks(request.overrides, on_event, body, on_tick)
 
@@ -50,7 +53,7 @@ def run_datagen(
 def make_on_this_host(workload: Workload, ranks: int, on_event: OnEvent) -> None:
     """Make and fsync the missing files of a dataset with `ranks` forked here; raises UserError, RunFailedError."""
     check_data(workload)
-    Ranks(ranks, workload.timeout_seconds).run(lambda comm: make_share(workload, comm, on_event, fsync=True))
+    Ranks(ranks, _timeout(workload, ranks)).run(lambda comm: make_share(workload, comm, on_event, fsync=True))
 
 
 def run_verify(request: JobRequest, on_event: OnEvent) -> None:
@@ -58,9 +61,16 @@ def run_verify(request: JobRequest, on_event: OnEvent) -> None:
 
     def body(ranks: Ranks) -> None:
         workload = ranks.configure(lambda: _checked(request))
-        ranks.run(lambda comm: verify_share(workload, comm, on_event))
+        ranks.run(lambda comm: verify_share(workload, comm, on_event), _timeout(workload, ranks.count))
 
     with_ranks(request.overrides, on_event, body)
+
+
+def _timeout(workload: Workload, ranks: int) -> float:
+    """Return the timeout of waiting for other ranks, s; a rank that makes less than 10 MB/s counts as hanging."""
+    data = workload.dataset
+    samples = (data.num_files_train + data.num_files_eval) * data.num_samples_per_file
+    return max(workload.timeout_seconds, samples * stored_sample_bytes(data) / ranks / 10e6)
 
 
 def _checked(request: JobRequest) -> Workload:

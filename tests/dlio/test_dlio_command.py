@@ -275,10 +275,11 @@ def test_what_dlio_can_not_run_is_refused() -> None:
 
 def test_the_option_writes_the_file_and_trains_nothing(tmp_path: Path) -> None:
     path = tmp_path / "workload" / "unet3d_h100.yaml"
-    lines = CliRunner().invoke(
-        job_command(kind_named("training")), ["workload=unet3d", "accelerator=h100", "--export-dlio", str(path)]
-    )
+    words = ["workload=unet3d", "accelerator=h100", "--export-dlio", str(path)]
+    lines = CliRunner().invoke(job_command(kind_named("training")), words)
     assert lines.exit_code == 0, lines.output
+    refused = CliRunner().invoke(job_command(kind_named("training")), words)
+    assert "already exists: name another file" in str(refused.exception)
     assert yaml.safe_load(path.read_text())["train"]["computation_time"] == 0.323
     assert [one.name for one in tmp_path.iterdir()] == ["workload"]
 

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from datagen.inspection import inspect
 from datagen.storage.posix import FileReader
 from dlemu.config.schema import Metric, Reader
+from dlemu.jobs.training import scaling
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.scaling import try_other_readers, worth_trying
 from dlemu.jobs.training.steplog import StepRows
@@ -42,9 +44,8 @@ def small_reads(**changes: Any) -> StepRows:
 def job_on(folder: Path, readers: int = 1, **changes: Any) -> TrainingJob:
     spec = make_dataset(folder, num_files_train=400, record_length_bytes=4_000, record_length_bytes_stdev=0)
     reader = Reader(batch_size=4, read_threads=readers, engine="fast")  # one read for a sample, which tests slow down
-    job = make_job(
-        ranks=1, steps=100, dataset=spec, reader=reader, **({"metric": Metric(scaling_seconds=0.5)} | changes)
-    )
+    changes = {"metric": Metric(scaling_seconds=0.5)} | changes
+    job = make_job(ranks=1, steps=100, dataset=spec, reader=reader, **changes)
     return replace(job, dataset=inspect(spec))
 
 
@@ -101,6 +102,14 @@ def test_a_drive_of_many_channels_gives_more_to_more_readers(
     found = next((one for one in tries if one and least <= one.more_mb_per_second / one.mb_per_second <= most), None)
     assert found is not None
     assert (found.readers, found.more_readers) == (1, 4)
+
+
+def test_of_large_batches_trials_read_a_few_samples_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Mock(return_value=(1, 1.0))
+    monkeypatch.setattr(scaling, "READ_BYTES", 9_000)
+    monkeypatch.setattr(scaling, "_read", read)
+    try_other_readers(job_on(tmp_path), Alone(), small_reads())
+    assert {call.args[0].train_plan.batch_size for call in read.call_args_list} == {2}, "not 4, of 4000 bytes each"
 
 
 def test_a_read_that_fails_ends_the_trial_and_not_the_run(tmp_path: Path) -> None:

@@ -179,7 +179,6 @@ class Aftermath:
         self.theirs, self._memory = UsersFiles(), shared_memory()
 
     def wrong(self, mark: str, said: str) -> Iterator[str]:
-        """Say what the case did, or left, that it must not."""
         if has_traceback(said):
             yield "a traceback"
         yield from left(mark, LEFT_SECONDS)

@@ -82,5 +82,4 @@ def _too_long(signal_number: int, frame: FrameType | None) -> None:
 
 
 def _resident_bytes() -> int:
-    """Return the most memory that this process ever had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10

@@ -50,7 +50,6 @@ writes:
 
 
 def predicted(folder: Path, *words: str, **storage: object) -> CheckpointPrediction:
-    """The answer to a question, in a folder of its own."""
     where = f"output.folder={folder / str(len(list(folder.iterdir())))}"
     return run_prediction([*WORDS, *words, where], PredictionRequest(**storage))[0]  # type: ignore[arg-type]
 

@@ -117,7 +117,6 @@ def delivered(batch: Batch) -> list[bytes]:
 
 
 def planned(spec: LoaderSpec, epoch: int, steps: int) -> Counter[bytes]:
-    """The bytes of the planned samples, read one by one."""
     phase, found = spec.phases["train"], Counter[bytes]()
     fetcher, out = Fetcher(phase.fetch), AlignedBuffer().view(phase.fetch.slot_bytes(1))
     for step in range(1, steps + 1):

@@ -39,7 +39,6 @@ def comms(size: int, timeout_seconds: float = PATIENCE_SECONDS) -> list[Comm]:
 
 
 def lives(process: int) -> bool:
-    """Return whether a process runs; a zombie does not."""
     try:
         return bool(psutil.Process(process).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

@@ -45,7 +45,6 @@ class Run:
         self.ending.record_end(100 + rank, code, self.now_ns)
 
     def wait(self, seconds: float) -> None:
-        """Let time pass; every step is taken when it is due."""
         end_ns = self.now_ns + round(seconds * SECOND_NS)
         while self.ending.due_ns <= end_ns:
             self.now_ns = max(self.now_ns, math.ceil(self.ending.due_ns))

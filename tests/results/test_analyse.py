@@ -79,11 +79,8 @@ def test_a_checkpoint_beside_which_no_step_was_taken_slowed_none_down() -> None:
     assert found.step_seconds_otherwise == pytest.approx((8 * 1 + 2 + 3) / 10)
     first = asynchronous((part(9 * S, 10 * S, 11 * S),))
     assert first.step_seconds_during is None, "a first step tells nothing"
-
-
-def test_checkpoints_that_training_waited_for_are_not_asynchronous() -> None:
     job = make_job(ranks=1, epochs=1, steps=12, **with_blocks(6))
-    assert summary_of(job, make_log(job)).asynchronous_checkpoints is None
+    assert summary_of(job, make_log(job)).asynchronous_checkpoints is None, "training waited for its checkpoints"
 
 
 @pytest.mark.parametrize(("limits", "is_cpu"), [((0.2, 0.2), True), ((0.4, None), False), ((0.4, 0.2), False)])
@@ -184,6 +181,11 @@ def test_a_run_that_its_number_of_steps_ended_is_advised_to_take_more_steps() ->
     assert re.search(
         r"UNDECIDED.*run longer: train\.epochs=220 train\.total_training_steps=660\d$", summary_of(close, log).verdict
     )
+
+
+def test_a_short_last_block_makes_no_run_too_short() -> None:
+    job = make_job(ranks=1, epochs=1, steps=41, metric=Metric(au=0.8, verdict="au", cached=True), **with_blocks(40))
+    assert summary_of(job, make_log(job)).verdict_code == VerdictCode.UNDECIDED, "39 steps count, and 3 are read ahead"
 
 
 # runs of checkpoints

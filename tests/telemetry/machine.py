@@ -30,7 +30,6 @@ class Machine:
         return point
 
     def disk(self, name: str, number: str = "", on: Path | None = None, **stat: int) -> Path:
-        """Add a disk, or with `on` a partition of that disk."""
         home = (on or self.sys / "devices") / name
         (home / "slaves").mkdir(parents=True)
         if on is None:

@@ -211,7 +211,6 @@ def reads(action: Callable[[], object]) -> tuple[int, int]:
 
 
 def _reads_once(action: Callable[[], object]) -> tuple[int, int]:
-    """Count without the calls of looking at the account."""
     before, between = _account(), _account()
     action()
     after = _account()

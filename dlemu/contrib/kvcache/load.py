@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import count, islice
@@ -58,7 +59,7 @@ def read_trace(settings: KvSettings) -> Sequence[Prompt]:
     `kv.trace_block_tokens` tokens; the last may be partial]}. Two prompts with an equal id are equal up to its end.
     Example: 1100 tokens with hash_ids [7, 8, 9], in blocks of 256 -> blocks 0 to 3, two for each complete id.
     """
-    path = settings.trace
+    path = os.path.expanduser(settings.trace)
     blocks_per_id = settings.trace_block_tokens // settings.block_tokens
     prompts: list[Prompt] = []
     index_of_id: dict[int, int] = {}

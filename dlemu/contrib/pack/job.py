@@ -56,6 +56,11 @@ class PackJob(Job):
     layout: dataset_layout.Layout
     missing_files: tuple[int, ...]  # numbers of the packed files to make
 
+    @property
+    def timeout_seconds(self) -> float:
+        """Timeout of waiting for other ranks; a rank that packs less than an image a second counts as hanging."""
+        return max(super().timeout_seconds, len(self.image_paths) / self.ranks)
+
     def images_of(self, file: int) -> tuple[str, ...]:
         """Return the paths of the images of a packed file."""
         first = file * self.packed.images_per_file
@@ -77,7 +82,7 @@ class PackKind(rows_job.JobKind):
                 f"storage.storage_type is {workload.storage.storage_type}: dlemu pack reads and writes folders; wanted "
                 "local_fs, or a mounted bucket"
             )
-        settings = replace(settings, target=_target(workload))
+        settings = replace(settings, source=os.path.expanduser(settings.source), target=_target(workload))
         owned.check_usable(settings.target, "pack.target")
         return replace(workload, kinds={**workload.kinds, "pack": asdict(settings)})
 
@@ -195,7 +200,8 @@ JOB = PackKind()
 
 def _target(workload: Workload) -> str:
     settings = workload.section(PackSettings)
-    return settings.target or os.path.join(settings.source or workload.dataset.data_folder, "packed")
+    beside = os.path.join(settings.source or workload.dataset.data_folder, "packed")
+    return os.path.expanduser(settings.target or beside)
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ _MAX_ROW_BYTES = 256 << 20  # hundreds of thousands of batches; a longer recordi
 _MAX_FILES = 2000  # file names that a process records at most: enough for a dataset with a folder per class
 _HAND_OVER_BYTES = 16384  # more than the messages about a batch of 64 tensors, less than pyarrow's threads read
 # Environment variables with the number of ranks: of torchrun and Accelerate, Open MPI, PMIx, MPICH, Slurm.
-_RANKS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+_RANKS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 _CODE_ENDINGS = (".py", ".pyc", ".pyi", ".so", ".pyd", ".egg-link", ".pth", ".mo")
 _NO_SAMPLES = (".safetensors", "-shm")  # endings of mapped files with a model's weights, and of SQLite's shared memory
 # Files of the operating system or of Python are not data.

@@ -18,7 +18,6 @@ PACK_IMAGES = ("pack", "pack.source=images", "pack.target=t", *KEPT_AS_THEY_ARE)
 
 
 def sets(place: Path) -> None:
-    """Put a set of packed files, and one that has begun."""
     settings: Any = {"source": "images", "format": "webdataset", "resize": "0", "encode": "keep"}
     for name in ("packed", "begun"):
         packed = PackedSet(images=1, images_per_file=1, complete=name == "packed", **settings)

@@ -55,8 +55,6 @@ class Storages(Files):
 
 
 class Loaded(Files):
-    """Its samples are in memory before the first batch."""
-
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
         self.arrays = [torch.from_numpy(np.load(path)[:1000]) for path in self.paths]
