@@ -71,13 +71,13 @@ def _run_on_both(words: tuple[str, ...], *, make: bool, yes: bool, as_json: bool
     from dlemu.cli.study_terminal import StudyTerminal
     from dlemu.config import load
     from dlemu.config.overrides import DATA_FOLDER, given_keys, points
-    from dlemu.metrics.cache import eviction
+    from dlemu.metrics.cache import CACHE_KEYS, eviction
     from dlemu.studies.sweep.run import sweep
 
     runs = list({run.settings.get(DATA_FOLDER): run for run in points(words)}.values())  # one for each drive
     if len(runs) != 2:
         raise UserError("wanted two folders of results, or settings with two drives, as in drives=/mnt/a,s3://bucket/b")
-    if not given_keys(runs[0].words) & {"reader.evict_page_cache", "reader.odirect", "metric.cached"}:
+    if not given_keys(runs[0].words) & CACHE_KEYS:
         words += (eviction(load(runs[0].words).dataset.format),)
     if make:
         for run in runs:

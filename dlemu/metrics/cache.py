@@ -22,10 +22,10 @@ IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")  # file systems in memory, without s
 ACCOUNTED = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "vfat", "exfat", "overlay", "erofs", "squashfs")
 """File systems that read block devices in the context of the reading thread: the kernel counts bytes per thread."""
 COUNTED = (*ACCOUNTED, *IN_MEMORY)
-"""File systems on which a count of 0 bytes means 0 bytes from storage. On others (FUSE, most network file systems) it
-means that the kernel does not count."""
+"""File systems on which a count of 0 bytes means none from storage; on others (FUSE, most networks) it says nothing."""
 NOT_READ_PERCENT, PARTLY_READ_PERCENT = 50.0, 95.0
 """If a smaller share of the bytes came from storage, data counts as not read, or only partly read, from storage."""
+CACHE_KEYS = {"reader.evict_page_cache", "reader.odirect", "metric.cached"}  # settings on how the cache is treated
 WANTED_RATIO = 5.0  # minimum of dataset size / memory of the hosts that MLPerf Storage allows (rules v2.0, 2.1)
 
 

@@ -15,7 +15,7 @@ from datagen.owned import fresh_folder
 from datagen.withheld import redact_argv
 from dlemu.config import digest, load
 from dlemu.config.overrides import given_keys, take_word
-from dlemu.metrics.cache import eviction
+from dlemu.metrics.cache import CACHE_KEYS, eviction
 from dlemu.metrics.catalogue import Metric
 from dlemu.metrics.demand import sample_divisor
 from dlemu.report.screen import Said, Screen
@@ -225,8 +225,7 @@ def _checked_job(argv: Sequence[str], config_dir: str | None) -> Child:
     workload = checked(workload, job)
     if not workload.workflow.generate_data:  # a job that makes its own dataset can't be planned before
         job.in_time(workload, lambda: job.plan(workload, workload.ranks, wants_verdict=False))
-    past_the_cache = {"reader.evict_page_cache", "reader.odirect", "metric.cached"}
-    if kind.command == "train" and past_the_cache.isdisjoint(given_keys(overrides)):
+    if kind.command == "train" and not given_keys(overrides) & CACHE_KEYS:
         overrides = (*overrides, eviction(workload.dataset.format))
     return Child(kind, workload, (*config_options(config_dir), *overrides))
 
