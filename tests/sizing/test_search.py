@@ -219,6 +219,12 @@ def test_a_dataset_that_is_made_suffices_for_some(
     assert made == [suffices_for * 2 * 165]
 
 
+def test_no_data_is_made_for_a_folder_that_holds_something_else(recipe: list[str], tmp_path: Path) -> None:
+    save_answer(str(tmp_path / "old"), SIZE, {"schema_version": 0})
+    with pytest.raises(UserError, match="schema_version 0"):
+        size([*recipe, f"output.folder={tmp_path / 'old'}"], make=lambda workload: pytest.fail("data was made"))
+
+
 def test_a_dataset_for_none_says_how_large_it_must_be(recipe: list[str]) -> None:
     with pytest.raises(UserError, match=r"20 samples: wanted at least 330 .*165 steps of 2 .* dataset of 330 files"):
         size([*recipe, "dataset.num_files_train=20"], make=lambda workload: None)

@@ -35,7 +35,7 @@ from dlemu.report import units
 from dlemu.results.answer_files import save_answer
 from dlemu.results.wording import at_scale, count
 from dlemu.runner.events import Doing, PartMeasured, Warned, ignore
-from dlemu.runner.run_folder import check_place, new_folder
+from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunList, RunsPlanned
 from dlemu.studies.answers import SIZE, Question, SizeAnswer, Trial
 from dlemu.studies.prerequisites import OnEvent, config_options, take_launcher
@@ -73,14 +73,11 @@ def size(
     check_installed(workload.reader.data_loader)
     _check_storage_matters(workload)
     folder = workload.output.folder or new_folder(workload.results_name, "size-")
-    check_place(folder)
     if make is not None:
         with_files = _with_files(settings, workload, min(most, max(DEFAULT_CAPACITY, (at_least or 0) + 1)))
         if with_files != settings:  # loading again inspects the user's own files, which may take long
             settings = with_files
             workload = load(settings, config_dir=config_dir)
-        _capacity(make_job(workload, 1, planned_dataset(workload.dataset)))  # refuses a dataset that is too small
-        make(workload)
     _, settings = take_word(settings, "output.folder")  # each trial has its own folder
     question = Question(
         workload=workload.model.name,
@@ -92,6 +89,11 @@ def size(
         cached=workload.metric.cached,
         settings_digest=digest([workload]),
     )
+    search = Search(folder, question, (), on_event)
+    search.resume()
+    if make is not None:
+        _capacity(make_job(workload, 1, planned_dataset(workload.dataset)))  # refuses a dataset that is too small
+        make(workload)
     dataset = inspect(
         workload.dataset,
         command_hint=lambda: f"{datagen_command(workload)} (or add --make here)",
@@ -99,7 +101,6 @@ def size(
     )
     job = make_job(workload, 1, dataset, folder=folder)
     argv = [*config_options(config_dir), *settings]
-    search = Search(folder, question, (), on_event)
     answer = _probe_and_search(search, job, argv, on_event, most=most, trial_seconds=trial_seconds)
     issues = (*recording_notes(workload.recorded, max(1, answer.max_accelerators)), *answer.issues)
     answer = replace(answer, at_least=at_least, outcome=outcome_of(answer, at_least or 1), issues=issues)
@@ -142,7 +143,6 @@ def _probe_and_search(
 ) -> SizeAnswer:
     """Probe the storage, then run or resume trials with the arguments `argv`, of at most `most` accelerators."""
     workload, total_bytes, capacity = job.workload, job.dataset.total_bytes, _capacity(job)
-    search.resume()
     page = workload.output.report
     on_event(RunsPlanned(folder=search.folder, runs=None, finished_runs=len(search.runs), wants_page=page))
     cores = check_free_cores(Facts(workload))  # before the probe, which uses cores itself
