@@ -37,6 +37,7 @@ def command(words: tuple[str, ...], config_dir: str | None, as_json: bool) -> No
     """
     from rich.console import Console
 
+    from datagen.errors import UserError
     from dlemu.checkpoints.checkpoint_plan import checkpoint_sizes
     from dlemu.config import load, workload_names
     from dlemu.metrics.demand import demand
@@ -49,24 +50,28 @@ def command(words: tuple[str, ...], config_dir: str | None, as_json: bool) -> No
         selections = {"": [word if "=" in word else f"workload={word}" for word in words]}
     demands: list[Demand] = []
     sizes: list[tuple[str, CheckpointSizes]] = []  # by workload
-    other_kinds: list[dict[str, str]] = []  # workloads for other kinds of jobs, and their commands
-    other_commands: list[str] = []
+    others: list[tuple[str, str, list[str]]] = []  # of workloads for other kinds of jobs: name, command, overrides
     for listed_name, overrides in selections.items():
-        workload = load(overrides, config_dir=config_dir)
+        try:
+            workload = load(overrides, config_dir=config_dir)
+        except UserError as error:
+            if words:
+                raise
+            click.echo(f"{listed_name} is not listed: {error}", err=True)
+            continue
         name = listed_name or workload.model.name
         command_name = kind_needed(workload).command
         if command_name == "checkpoint":
             sizes.append((name, checkpoint_sizes(workload)))
         elif command_name != "train":
-            other_kinds.append({"workload": name, "command": command_name})
-            other_commands.append(f"dlemu {command_name} {shlex.join(overrides)}")
-        elif words or not workload.accelerators:
-            demands.append(demand(name, workload))
+            others.append((name, command_name, overrides))
         else:
-            for choice in workload.accelerators:
-                demands.append(demand(name, load([*overrides, f"accelerator={choice}"], config_dir=config_dir)))
+            choices = () if words else workload.accelerators
+            loaded = [load([*overrides, f"accelerator={choice}"], config_dir=config_dir) for choice in choices]
+            demands += [demand(name, each) for each in loaded or [workload]]
     if as_json:
-        listed = [*map(asdict, demands), *({"workload": name, **asdict(size)} for name, size in sizes), *other_kinds]
+        listed = [*map(asdict, demands), *({"workload": name, **asdict(size)} for name, size in sizes)]
+        listed += [{"workload": name, "command": command_name} for name, command_name, _ in others]
         click.echo(json.dumps(listed, indent=2))
         return
     notes = [f"- {note}" for note in workload.notes] if words else []
@@ -82,8 +87,8 @@ def command(words: tuple[str, ...], config_dir: str | None, as_json: bool) -> No
         if rows:
             head = columns(*heads, right=range(2, len(heads)), whole=range(len(heads)))
             print_table(Table(title=title, columns=head, rows=rows, notes=notes, dense=True), Console())
-    for other_command in other_commands:
-        click.echo(other_command)
+    for _, command_name, overrides in others:
+        click.echo(f"dlemu {command_name} {shlex.join(overrides)}")
 
 
 def _demand_row(needed: Demand) -> tuple[str, ...]:

@@ -74,6 +74,15 @@ def test_every_shipped_pair_is_listed_once_and_a_folder_of_ones_own_too(tmp_path
     assert h100["mb_per_second"] == pytest.approx(3177, rel=1e-3)
 
 
+def test_a_workload_that_can_not_be_loaded_hides_no_other(tmp_path: Path) -> None:
+    (tmp_path / "workload").mkdir()
+    (tmp_path / "workload" / "broken.yaml").write_text("train: {computation_tim: 0}\n")
+    listing = CliRunner().invoke(command, ["--json", "--config-dir", str(tmp_path)])
+    assert "broken is not listed: " in listing.stderr
+    assert "unet3d" in {one["workload"] for one in json.loads(listing.stdout)}
+    assert CliRunner().invoke(command, ["broken", "--config-dir", str(tmp_path)]).exit_code != 0
+
+
 def test_a_file_of_ones_own_is_shown_with_its_demand(tmp_path: Path) -> None:
     (tmp_path / "images" / "cat").mkdir(parents=True)
     for number in range(10):
