@@ -351,3 +351,5 @@ def test_what_arithmetic_does_not_know_is_refused(tmp_path: Path) -> None:
         dlemu.predict(["workload=unet3d", "accelerator=h100", f"dataset.data_folder={tmp_path / 'none'}"])
     with pytest.raises(UserError, match=r"train\.computation_time is 0, so any number of accelerators passes"):
         dlemu.predict(["train.computation_time=0", "ranks=8", f"output.folder={tmp_path / 'n'}"])
+    with pytest.raises(UserError, match="--others-mb-per-second are for a storage"):
+        dlemu.predict(["workload=unet3d", "ranks=8"], others_mb_per_second=100)

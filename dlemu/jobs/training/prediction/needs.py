@@ -96,6 +96,8 @@ def needs(
     jobs: Sequence[Workload], source: Sequence[str] | Workload, request: PredictionRequest
 ) -> tuple[NeedsAnswer, str, Workload]:
     """Return what the jobs of a source need of their storage, the answer's folder, and the first job; UserError."""
+    if request.most or request.host_cores or request.others_mb_per_second:
+        raise UserError("--most, --host-cores and --others-mb-per-second are for a storage: wanted --mb-per-second X")
     first = jobs[0]
     overrides = () if isinstance(source, Workload) else source
     folder = first.output.folder or new_folder(first.model.name, "needs-")
@@ -283,8 +285,9 @@ def _rate_lines(answer: NeedsAnswer) -> Iterator[Said]:
         amount = f"{size} every {total.checkpoint_minutes:g} min; if waiting may cost {LOST_PERCENT:g} % of the time"
         rates = f"{_gb(total.drain_gb_per_second)}/s, or {_gb(total.write_gb_per_second)}/s if training waits"
         yield Said("write", rates, amount)
-        time_limit = f"{size}, if it may take {answer.restart_minutes:g} min"
-        yield Said("restart", f"{_gb(total.restart_gb_per_second)}/s", time_limit)
+        yield Said(
+            "restart", f"{_gb(total.restart_gb_per_second)}/s", f"{size}, if it may take {answer.restart_minutes:g} min"
+        )
 
 
 def _jobs_table(answer: NeedsAnswer) -> Table:
