@@ -90,19 +90,25 @@ def prove(
 def served_by_storage(rows: Rows, accounted: Mean, device: Mean) -> float | None:
     """Return the percentage of the bytes read that came from storage, at most 100; None if unknown.
 
-    An epoch counts with the smaller of its percentages by the kernel (`accounted`) and by the devices (`device`), which
-    also serve other programs. It counts with at most 100, so that its read-ahead can't offset another's cached reads.
+    An epoch counts with the smaller of the kernel's (`accounted`) and the devices' percentage, as devices serve other
+    programs, too; and with at most 100, so that its read-ahead can't offset another's cached reads.
     """
     total_bytes, weighted_percents = 0, 0.0
     for epoch, by_kernel, by_device in zip_longest(as_table(rows).by_epoch, accounted.per_epoch, device.per_epoch):
-        if by_kernel:  # then a device with a count of 0 counts nothing (its `iostats` are off)
-            by_device = by_device or None
-        percents = [percent for percent in (by_kernel, by_device) if percent is not None]
-        app_bytes = sum_of(epoch, "app_bytes")
-        if percents:
+        percent = smaller_percent(by_kernel, by_device)
+        if percent is not None:
+            app_bytes = sum_of(epoch, "app_bytes")
             total_bytes += app_bytes
-            weighted_percents += app_bytes * min(100.0, *percents)
+            weighted_percents += app_bytes * percent
     return weighted_percents / total_bytes if total_bytes else None
+
+
+def smaller_percent(by_kernel: float | None, by_devices: float | None) -> float | None:
+    """Return the smaller of two percentages from storage, at most 100; None if both are unknown."""
+    if by_kernel:  # then devices with a count of 0 count nothing (their `iostats` are off)
+        by_devices = by_devices or None
+    percents = [percent for percent in (by_kernel, by_devices) if percent is not None]
+    return min(100.0, *percents) if percents else None
 
 
 class Delivered(NamedTuple):

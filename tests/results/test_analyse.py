@@ -14,7 +14,7 @@ from datagen.storage._request_counts import COUNTERS, RequestCounts
 from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE, SavedCheckpoint
 from dlemu.config import check_runnable
 from dlemu.config.schema import Metric
-from dlemu.jobs.checkpoint.analyse import CheckpointRun
+from dlemu.jobs.checkpoint.analyse import CheckpointRun, _from_storage_percent
 from dlemu.jobs.checkpoint.measured import UnderWay
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.jobs.training import analyse as analyse_module
@@ -271,6 +271,15 @@ def test_what_is_not_accounted_for_is_not_known_and_an_object_store_serves_all()
     assert objects.requests is not None
     more = served(checkpoint_run(), 1.7).summary
     assert present(more.read).from_storage_percent == 100, "what was read ahead is no more than all"
+
+
+@pytest.mark.parametrize(("by_kernel", "device_mb", "percent"), [(0.9, 0.0, 90), (0.0, 0.0, 0), (0.9, 1e-9, 0)])
+def test_a_device_that_counts_nothing_does_not_contradict_the_kernel(
+    by_kernel: float, device_mb: float, percent: float
+) -> None:
+    run = served(checkpoint_run(), by_kernel)
+    rows = run.rows[run.rows["phase"] == READ]
+    assert _from_storage_percent(run.facts, rows, device_mb) == pytest.approx(percent, abs=0.01)
 
 
 def test_a_checkpoint_that_not_all_ranks_wrote_does_not_count() -> None:

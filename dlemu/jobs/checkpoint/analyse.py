@@ -26,7 +26,7 @@ from dlemu.jobs.checkpoint.summary import (
     training_cost,
 )
 from dlemu.jobs.checkpoint.wording import incomplete_line, issue_lines, verdict_line
-from dlemu.metrics.cache import ACCOUNTED, IN_MEMORY, NOT_READ_PERCENT, delivered_between
+from dlemu.metrics.cache import ACCOUNTED, IN_MEMORY, NOT_READ_PERCENT, delivered_between, smaller_percent
 from dlemu.metrics.checkpoint_rates import asynchronous_au_percent, shortest_interval_seconds, times_of
 from dlemu.metrics.findings import Code, Finding, LimitedBy
 from dlemu.metrics.limit import BUSY_PERCENT, HELD_BACK_PERCENT, STARVED_SHARE
@@ -211,9 +211,7 @@ def _from_storage_percent(facts: CheckpointRunFacts, rows: IoRows, device_mb: fl
         return None
     if facts.journal.requests:  # objects are never in the page cache
         return 100.0
-    by_devices = None if device_mb is None else 100 * device_mb * 1e6 / size_bytes
-    percents = [percent for percent in (accounted_percent(facts, rows), by_devices) if percent is not None]
-    return min(100.0, *percents) if percents else None
+    return smaller_percent(accounted_percent(facts, rows), device_mb and 100e6 * device_mb / size_bytes)
 
 
 def _asynchronous(run: CheckpointRun, write: PhaseSummary, drain_seconds: float) -> Asynchronous:

@@ -47,8 +47,8 @@ KIND = Kind(
     mpirun -np 64 dlemu checkpoint workload=llama3_70b checkpoint.checkpoint_folder=/mnt/lustre/ckpt
     dlemu checkpoint workload=llama3_1t ranks=8 checkpoint.job_ranks=1024 checkpoint.first_rank=16
 
-    Settings are hydra overrides with DLIO's section and key names; --cfg prints them all. A rank takes less than
-    300 MB of memory whatever the model's size. Under mpirun or srun the ranks are the launcher's.""",
+    Settings are hydra overrides with DLIO's section and key names; --cfg prints them all. On a file
+    system, a rank takes less than 300 MB of memory. Under mpirun or srun the ranks are the launcher's.""",
     load=_checkpoints,
     wants=only_checkpoints,
     is_all=only_saves,
