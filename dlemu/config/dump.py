@@ -111,8 +111,7 @@ def meanings(section: type[Any]) -> dict[str, str]:
 
 def first_sentence(text: str) -> str:
     """Return the first sentence of a docstring, without its full stop; None becomes null, as in JSON."""
-    first_paragraph = " ".join(text.split("\n\n")[0].split())
-    return first_paragraph.partition(". ")[0].rstrip(".").replace("None", "null")
+    return " ".join(text.split("\n\n")[0].split()).partition(". ")[0].rstrip(".").replace("None", "null")
 
 
 @cache

@@ -62,8 +62,7 @@ def load(overrides: Sequence[str], config_dir: str | None = None, *, base: Workl
         name = str(setting.value).replace("-", "_")
         if setting.path == ("model",) and name in names and not selected:
             raise UserError(f"{setting.text} only names the results: wanted workload={name}")
-    default = base.model.name if base is not None and base.model.name in names else DEFAULT_WORKLOAD
-    choice = selected or default
+    choice = selected or (base.model.name if base is not None and base.model.name in names else DEFAULT_WORKLOAD)
     file_layer = flattened((), compose_workload(choice, config_dir))
     override_layer = [entry for setting in settings for entry in flattened(setting.path, setting.value)]
     if base is not None and (not selected or dict(file_layer).get(NAME, _stem(choice)) == base.model.name):
@@ -183,14 +182,15 @@ def _built(choice: str, tree: dict[str, Any], file_layer: Layer, override_layer:
 def _with_storage_applied(workload: Workload) -> Workload:
     """Join the folders of data and checkpoints with the storage's root (once: it becomes `./`), and set odirect."""
     storage = workload.storage
-    checkpoint = workload.checkpoint
+    saves = workload.checkpoint
+    direct = saves.odirect or storage.storage_type == "direct_fs"
     return replace(
         workload,
         dataset=replace(workload.dataset, data_folder=storage.resolved(workload.dataset.data_folder)),
-        checkpoint=replace(checkpoint, checkpoint_folder=storage.resolved(checkpoint.checkpoint_folder)),
+        checkpoint=replace(saves, checkpoint_folder=storage.resolved(saves.checkpoint_folder), odirect=direct),
         output=replace(workload.output, folder=os.path.expanduser(workload.output.folder)),
         storage=replace(storage, storage_root=Storage.storage_root if storage.has_paths else storage.storage_root),
-        # DLIO's `storage_type=direct` and mlpstorage's `direct_fs` mean reader.odirect.
+        # DLIO's `storage_type=direct` and mlpstorage's `direct_fs` mean reader.odirect; the second of checkpoints, too.
         reader=replace(workload.reader, odirect=workload.reader.odirect or storage.storage_type in DIRECT_TYPES),
     )
 

@@ -126,13 +126,14 @@ def _reader_problems(workload: Workload) -> Iterator[str]:
     data, reader = workload.dataset, workload.reader
     if bool(reader.tensors) != bool(reader.tensor_bytes):
         yield f"reader.tensors is {reader.tensors}, reader.tensor_bytes {reader.tensor_bytes}: wanted both, or neither"
-    if reader.engine == "library" and reader.odirect:
-        yield "reader.engine=library reads files through the page cache: leave it out, or set reader.odirect=false"
-    if reader.engine == "library" and data.source == "folder":
-        from datagen.own_folder import FLAT
+    if reader.engine == "library":
+        if reader.odirect:
+            yield "reader.engine=library reads files through the page cache: leave it out, or set reader.odirect=false"
+        if data.source == "folder":
+            from datagen.own_folder import FLAT
 
-        if data.format in FLAT:
-            yield f"reader.engine=library reads {data.format} by its index, which your own files lack; wanted 'matched'"
+            if data.format in FLAT:
+                yield f"reader.engine=library reads {data.format} by its index, which your files lack; wanted 'matched'"
     if reader.verify and data.format == "synthetic":
         yield "reader.verify is true, but files of format synthetic are not read: wanted reader.verify=false"
     percent = reader.page_cache_percent

@@ -159,8 +159,7 @@ def test_object_storage_is_taken_and_its_secret_is_not() -> None:
     ],
 )
 def test_settings_of_a_file_are_as_it_says(name: str, wanted: dict[str, object]) -> None:
-    workload = golden(name)
-    assert {key: attrgetter(key)(workload) for key in wanted} == wanted
+    assert {key: attrgetter(key)(golden(name)) for key in wanted} == wanted
     assert golden(name, "++workload.reader.read_threads=8").reader.read_threads == 8
 
 

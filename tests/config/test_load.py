@@ -280,7 +280,7 @@ def test_flat_files_of_ones_own_have_no_index_for_a_library(name: str, tmp_path:
     (tmp_path / "tokens.bin").write_bytes(bytes(100_000))
     own = [f"dataset.data_folder={tmp_path}", "dataset.source=folder", f"dataset.format={name}"]
     words = [*own, "dataset.record_length_bytes=1000", "reader.batch_size=1", "reader.engine=library"]
-    with pytest.raises(UserError, match="which your own files lack; wanted 'matched'"):
+    with pytest.raises(UserError, match="by its index, which your files lack; wanted 'matched'"):
         check_runnable(load(words))
 
 

@@ -154,6 +154,7 @@ def test_direct_reading_in_the_words_of_mlpstorages_o_direct(tmp_path: Path) -> 
         folder=config_dir(tmp_path / "configs"),
     )
     assert workload.reader.odirect
+    assert workload.checkpoint.odirect
     assert workload.storage_spec.direct
     assert workload.dataset.data_folder == "/mnt/data/unet3d"
 
