@@ -143,8 +143,7 @@ def guarded(command: click.Command, name: str) -> None:
         check_encoding(sys.argv[1:])
         command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:
-        advice = _advice_on_option(error) if isinstance(error, click.NoSuchOption) else ""
-        if advice:
+        if advice := _advice_on_option(error):
             complain(advice)
         else:
             error.show()
@@ -194,9 +193,11 @@ def _advice_on_command(word: str) -> str:
     return f"{nearest(word.lower(), known)}known: {', '.join(known)}"
 
 
-def _advice_on_option(error: click.NoSuchOption) -> str:
+def _advice_on_option(error: click.ClickException) -> str:
     """Return advice on an unknown option that is a setting; empty for others, and if the command takes no settings."""
-    if not error.ctx or "overrides" not in [parameter.name for parameter in error.ctx.command.params]:
+    if not isinstance(error, click.NoSuchOption) or not error.ctx:
+        return ""
+    if "overrides" not in [parameter.name for parameter in error.ctx.command.params]:
         return ""
     key = error.option_name.lstrip("-").replace("-", "_")
     meaning = _meaning_of(key)

@@ -39,12 +39,7 @@ _COUNTS = partial(_to_tuple, click.IntRange(1, 4096))
 @click.option("--file-size", "file_bytes", metavar="SIZE", type=_bytes, help="Size of the test file: 4g.")
 @click.option("--engine", type=click.Choice(["auto", "fio", "threads"]), default="auto", show_default=True)
 @click.option("--steady", is_flag=True, help="Repeat each write until it is steady (SNIA); 25 rounds at most.")
-@click.option(
-    "--output",
-    type=click.Path(file_okay=False),
-    default="",
-    help="Folder of the results [default: results/probe/TIME-PROCESS].",
-)
+@click.option("--output", metavar="DIR", default="", help="Keep the results here. [results/probe/TIME-PROCESS]")
 @answer_options("probe.json")
 def command(target: str, output: str, as_json: bool, **requests: Any) -> None:
     """Measure what a storage can do, before any training.

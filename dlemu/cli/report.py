@@ -45,10 +45,8 @@ def command(
     from dlemu.results.kinds import kind_or_training, read_result
 
     interrupt_on(signal.SIGTERM)
-    if output and len(folders) > 1:
-        raise click.UsageError("--output is for a single DIR; `dlemu compare` shows two of them side by side")
-    if as_json and len(folders) > 1:
-        raise click.UsageError("--json is for a single DIR")
+    if len(folders) > 1 and (output or as_json):
+        raise click.UsageError("--output and --json take a single DIR; `dlemu compare` shows two side by side")
     for folder in folders:
         _handle_unfinished_checkpoint(folder, remove=remove_unfinished, may_prompt=not as_json)
     if as_json:

@@ -271,9 +271,8 @@ def sustained_au(rows: Rows, kept: Rows) -> Mean:
     """Return the sustained AU, of all rows and of each epoch: the smaller of supply and AU of the kept steps."""
     table, kept = as_table(rows), as_table(kept)
     supplies = supplies_of(table)
-    kept_by_epoch = [kept.of("epoch", epoch.values("epoch")) for epoch in table.by_epoch]
-    epochs = zip(supplies, kept_by_epoch, strict=True)
-    per_epoch = tuple(_smallest(supply.percent, au_percent(kept_epoch)) for supply, kept_epoch in epochs)
+    parts = [kept.of("epoch", epoch.values("epoch")) for epoch in table.by_epoch]
+    per_epoch = tuple(_smallest(supply.percent, au_percent(part)) for supply, part in zip(supplies, parts, strict=True))
     return Mean(mean=_smallest(_total(supplies).percent, au_percent(kept)), per_epoch=per_epoch)
 
 

@@ -131,20 +131,15 @@ def find_speed_changes(rows: Rows, *, preprocesses: bool = False) -> tuple[Speed
         end = stall.at_seconds + stall.seconds
         is_stalled |= (windows.at_seconds + window_seconds > stall.at_seconds) & (windows.at_seconds < end)
     changes = changes_of(windows[~is_stalled])
-    if not changes and len(table) <= MAX_ROWS and _loses_time(table, stalls):
-        change = find_read_change(table, preprocesses=preprocesses)
-        changes = () if change is None else (change,)
+    if not changes and len(table) <= MAX_ROWS:
+        later = table[table["step"] > 1]
+        waited_ns = sum_of(later, "wait_ns") - 1e9 * sum(stall.seconds for stall in stalls) * len(table.by_rank)
+        # Unless accelerators waited outside of stalls and first steps, slower reads had no effect.
+        if waited_ns > 0.02 * (waited_ns + sum_of(later, "compute_ns")):  # as `limit.MIN_LOSS_PERCENT`
+            change = find_read_change(table, preprocesses=preprocesses)
+            changes = () if change is None else (change,)
     ends, gigabytes = (table["finished_ns"] - training_start_ns(table)) / 1e9, table[storage_column(table)] / 1e9
     return tuple(replace(change, gb_before=float(gigabytes[ends <= change.at_seconds].sum())) for change in changes)
-
-
-def _loses_time(table: StepTable, stalls: Sequence[Stall]) -> bool:
-    """Return whether accelerators waited outside of stalls and first steps; else, slower reads had no effect."""
-    is_later = table["step"] > 1
-    stalled_ns = 1e9 * sum(stall.seconds for stall in stalls) * len(table.by_rank)
-    waited_ns = float(table["wait_ns"][is_later].sum()) - stalled_ns
-    computed_ns = float(table["compute_ns"][is_later].sum())
-    return waited_ns > 0.02 * (waited_ns + computed_ns)  # as `limit.MIN_LOSS_PERCENT`
 
 
 def changes_of(windows: Throughput) -> tuple[SpeedChange, ...]:

@@ -45,7 +45,7 @@ def test_several_folders_get_a_page_each(tmp_path: Path) -> None:
     pages = [line for line in apart.output.splitlines() if line.startswith("report: ")]
     assert pages == [f"report: {folder}/report.html" for folder in folders]
     refused = CliRunner().invoke(report, [*folders, "--output", str(tmp_path / "both.html")])
-    assert (refused.exit_code, "`dlemu compare` shows two of them side by side" in refused.output) == (2, True)
+    assert (refused.exit_code, "`dlemu compare` shows two side by side" in refused.output) == (2, True)
 
 
 def test_a_page_that_fails_is_a_note_and_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -205,8 +205,7 @@ def test_own_files_are_read_whole_and_left_alone(
 @pytest.mark.parametrize("make", [odd_pictures, odd_pngs, odd_tiffs, compressed_arrays])
 def test_own_files_are_decoded_as_what_they_hold(make: Make, engine: EngineName, tmp_path: Path) -> None:
     make(tmp_path)
-    spec = inspect_own_folder(own(tmp_path), FOLDERS).spec
-    found = inspect(spec)
+    found = inspect(inspect_own_folder(own(tmp_path), FOLDERS).spec)
     for size in (40 * 40 * 3, 0):  # without a size, what there is room for
         result, _ = read_all(found, engine=engine, decode="full", resize_bytes=size)
         assert result.app_bytes > 0.5 * found.total_bytes

@@ -139,8 +139,7 @@ def test_a_dataset_is_made_read_and_trained_on_beside_what_others_have(server: A
 
 def test_objects_of_others_where_the_dataset_is_to_be_are_refused_and_stay(server: Any, tmp_path: Path) -> None:
     server.objects["data/set/train/img_0_of_9.npz"] = b"of others"
-    refused = run("datagen", *settings_of(server, tmp_path / "run"))
-    assert refused.status == 2
+    assert run("datagen", *settings_of(server, tmp_path / "run")).status == 2
     assert server.objects == {"data/set/train/img_0_of_9.npz": b"of others"}
 
 

@@ -137,8 +137,7 @@ main()
 def test_a_clock_that_jumps_moves_no_measurement(dataset: Path, tmp_path: Path) -> None:
     settings = small_run(tmp_path / "run", dataset)
     wait(start("-c", JUMPS, "train", *settings, program=sys.executable)).assert_ran()
-    found = summary(tmp_path / "run")["metrics"]
-    assert 0 <= found["au_percent"]["mean"] <= 100
+    assert 0 <= summary(tmp_path / "run")["metrics"]["au_percent"]["mean"] <= 100
     rows = steps(tmp_path / "run")
     assert 0 < int(rows["met_ns"].max() - rows["free_ns"].min()) < DEADLINE_SECONDS * 1e9
 

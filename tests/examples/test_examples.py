@@ -107,8 +107,7 @@ def test_ranks_of_the_examples_add_up() -> None:
     job = read("jobset")
     (workers,) = job["spec"]["replicatedJobs"]
     (pod,) = templates(workers)
-    words = pod["containers"][0]["args"][0].split()
-    given = dict(itertools.pairwise(words))
+    given = dict(itertools.pairwise(pod["containers"][0]["args"][0].split()))
     assert int(given["--nnodes"]) == workers["template"]["spec"]["parallelism"]
     assert workers["template"]["spec"]["parallelism"] == workers["template"]["spec"]["completions"]
     name = job["metadata"]["name"]

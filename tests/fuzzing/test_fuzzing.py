@@ -97,8 +97,7 @@ class Trap:
 @pytest.mark.parametrize("name", ["npy", "npz"])
 @pytest.mark.parametrize("engine", ["fast", "library"])
 def test_nothing_in_a_dataset_is_unpickled(name: str, engine: Literal["fast", "library"], tmp_path: Path) -> None:
-    spec = make_dataset(tmp_path / "data", format=name, num_files_train=1)
-    found = inspect(spec)
+    found = inspect(make_dataset(tmp_path / "data", format=name, num_files_train=1))
     objects = np.array([Trap(tmp_path / "owned")], dtype=object)
     path = Path(found.train.path(0))
     if name == "npy":

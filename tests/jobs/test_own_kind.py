@@ -82,8 +82,7 @@ def test_it_runs_and_its_result_is_shown_read_and_drawn(installed: dict[str, str
 def test_it_is_swept_and_compared_and_a_sweep_goes_on(installed: dict[str, str], files: Path, tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     words = [f"stat.folder={files}", "stat.rounds=1,2", f"output.folder={folder}", "output.report=false"]
-    swept = run(installed, "dlemu", "sweep", *words)
-    assert "call" in swept.stdout
+    assert "call" in run(installed, "dlemu", "sweep", *words).stdout
     answer = json.loads((folder / "sweep.json").read_text())
     assert [point["figures"]["kind"] for point in answer["points"]] == ["stat", "stat"]
     finished = run(installed, "dlemu", "sweep", *words, status=2)

@@ -168,8 +168,7 @@ def test_null_storage_parses_all_the_same(dataset: DatasetSpec, threads: int) ->
 def test_preprocessing_counts_as_decoding(dataset: DatasetSpec) -> None:
     write(dataset)
     time = Duration(mean=0.002)
-    spec = make_spec(dataset, make_plan(), preprocess_time=time)
-    made = list(batches(spec, 4))
+    made = list(batches(make_spec(dataset, make_plan(), preprocess_time=time), 4))
     assert all(batch.trace.decode_ns >= BATCH * 2_000_000 for batch in made)
     # A thread's clock counts what the hypervisor took from it: at most, then, what decoding took.
     assert all(BATCH * 2_000_000 <= batch.trace.preprocess_cpu_ns <= batch.trace.decode_ns for batch in made)

@@ -316,8 +316,7 @@ INTERVALS = st.lists(
 
 def test_amounts_are_spread_evenly_over_their_time_and_add_up() -> None:
     spread = Intervals(np.array([0.0, 1.0]), np.array([2.0, 2.0]), np.array([0.0, 1.0, 2.0, 4.0]))
-    rates = spread.rates(np.array([4.0, 3.0]))
-    assert rates.tolist() == [2.0, 5.0, 0.0]
+    assert spread.rates(np.array([4.0, 3.0])).tolist() == [2.0, 5.0, 0.0]
 
 
 @given(INTERVALS, st.integers(1, 30))

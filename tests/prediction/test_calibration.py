@@ -43,8 +43,7 @@ def workload(*, ranks: int = 2, steps: int = 150, step_seconds: float = 0.05, **
 
 def test_a_run_that_waits_tells_the_bandwidth_and_predicts_itself() -> None:
     asked, truth = workload(), given_speed(100.0, cores=4)
-    run = simulated_run(asked, truth, 2)
-    found = calibrate_from_run(run)
+    found = calibrate_from_run(simulated_run(asked, truth, 2))
     assert found.saturated
     assert max_mb_per_second(found.curve) == pytest.approx(100, rel=0.01)
     again = predict(asked, found, ranks=2)

@@ -203,8 +203,7 @@ def test_the_level_that_matters_is_measured_twice_more(monkeypatch: pytest.Monke
 
 
 def test_a_read_is_a_batch_or_as_many_samples_as_are_large_enough() -> None:
-    small = make_job(ranks=1)
-    spec, samples = reading_spec(small)
+    spec, samples = reading_spec(make_job(ranks=1))
     assert samples == 4, "a batch"
     assert spec.phases["train"].batch_size == 4
     large = make_job(ranks=1, steps=16, reader=Reader(batch_size=scaling.READ_BYTES // SAMPLE_BYTES * 3))

@@ -257,8 +257,7 @@ def set_column(folder: Path, name: str, value: int, first_rows: int) -> None:
 def test_values_that_no_step_can_have_are_told_with_what_was_wanted(
     tmp_path: Path, name: str, value: int, first_rows: int, said: str
 ) -> None:
-    run = written(tmp_path)
-    assert len(run.rows) == 48
+    assert len(written(tmp_path).rows) == 48
     set_column(tmp_path, name, value, first_rows)
     with pytest.raises(UserError, match=f"its column {name} .*{said}") as caught:
         read_run(str(tmp_path))

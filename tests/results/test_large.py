@@ -37,8 +37,7 @@ def as_if_it_were_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def show(path: str) -> None:
     open_page(path)
-    run = read_run(path)
-    assert run.read_mb_per_second is not None
+    assert read_run(path).read_mb_per_second is not None
 
 
 @pytest.mark.parametrize("command", [show, *of_parts("READERS").values()])

@@ -102,8 +102,7 @@ def test_where_the_runs_folder_is_not_visible_the_log_is_in_memory(tmp_path: Pat
 
 
 def test_a_fork_after_the_end_keeps_its_files(tmp_path: Path) -> None:
-    recorder = started(tmp_path)
-    recorder.stop()
+    started(tmp_path).stop()
     with open(os.devnull) as first, open(os.devnull) as second:  # where the recorder's socket and log were
         child = os.fork()
         if child == 0:

@@ -163,8 +163,7 @@ def recorded(drive: Any, logs: Path) -> HostTelemetry:
     read_directly(path)
     recorder.mark()
     read_directly(path)
-    telemetry = present(recorder.stop())
-    return telemetry
+    return present(recorder.stop())
 
 
 def test_the_device_is_found_and_its_bytes_are_exact(drive: Any, tmp_path: Path) -> None:

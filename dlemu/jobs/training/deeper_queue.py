@@ -39,7 +39,11 @@ def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Fin
     facts, reader = run.facts, run.facts.workload.reader
     if not reader.read_threads or facts.batches_ahead != reader.read_threads * reader.prefetch_per_worker:
         return None  # `reader.prefetch_size` does not set the depth of the queue
-    rows = _first_rows(run.training)
+    # The first epochs, at most MAX_ROWS; if the first epoch alone has more, its first steps
+    table = run.training
+    epochs_that_fit = np.searchsorted(np.cumsum([len(epoch) for epoch in table.by_epoch]), MAX_ROWS, side="right")
+    rows = table.of("epoch", table.values("epoch")[: max(1, int(epochs_that_fit))])
+    rows = rows[rows["step"] <= max(FEWEST, MAX_ROWS // max(1, len(rows.by_rank)))]
     if len(rows) < 2 * FEWEST or facts.batches_ahead >= rows["step"].max():
         return None
     batches_ready, measured_au = mean_ready_behind(rows), au_percent(rows)
@@ -74,13 +78,6 @@ def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Fin
         au_percent=deeper_au,
         now_au_percent=measured_au,
     )
-
-
-def _first_rows(all_rows: StepTable) -> StepTable:
-    """Return the rows of the first epochs, at most MAX_ROWS; if the first epoch alone has more, its first steps."""
-    epochs_that_fit = np.searchsorted(np.cumsum([len(epoch) for epoch in all_rows.by_epoch]), MAX_ROWS, side="right")
-    rows = all_rows.of("epoch", all_rows.values("epoch")[: max(1, int(epochs_that_fit))])
-    return rows[rows["step"] <= max(FEWEST, MAX_ROWS // max(1, len(rows.by_rank)))]
 
 
 def _epoch_inputs(rows: StepTable, facts: Facts) -> list[EpochInput]:

@@ -49,8 +49,7 @@ def check_ranks(facts: Facts) -> Check | None:
     job = make_job(facts.workload, facts.workload.ranks, facts.usable_dataset)
     check_host(job, job.ranks)
     steps, memory_gib = job.train_plan.steps_per_epoch, memory_needed(job, job.ranks) / 2**30
-    observed = f"{count(job.ranks, 'rank')}, {count(steps, 'step')} per epoch, {memory_gib:.1f} GiB"
-    return Check(observed=observed)
+    return Check(observed=f"{count(job.ranks, 'rank')}, {count(steps, 'step')} per epoch, {memory_gib:.1f} GiB")
 
 
 def check_ceiling(facts: Facts) -> Check:
