@@ -107,11 +107,11 @@ class Packer:
 
     def add(self, sample: base.PackedSample) -> None:
         stem = sample.name.rpartition(".")[0] or sample.name
-        base_key = "_".join(filter(None, re.split("[/._]+", stem)))[-80:]
+        base_key = "_".join(re.findall("[^/._]+", stem)).encode(errors="replace")[-80:].decode(errors="ignore")
         key, number = base_key, len(self._keys)
         while key in self._keys:  # consecutive members with equal keys would be one sample
             key, number = f"{base_key}_{number}", number + 1
-        self._keys.add(key)  # 80 characters, a number and an ending fit the 100 bytes of ustar's name
+        self._keys.add(key)  # 80 bytes, a number and an ending fit the 100 bytes of ustar's name
         _write_member(self._writer, f"{key}.{sample.ending}", len(sample.data), [sample.data])
 
     def finish(self) -> bytes:

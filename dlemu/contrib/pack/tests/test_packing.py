@@ -98,6 +98,7 @@ def packed(name: str, samples: list[PackedSample]) -> tuple[bytes, bytes]:
     [
         (["a/cat.1.jpg", "a/cat_1.jpg", "b/dog.jpg"], ["a_cat_1.jpg", "a_cat_1_1.jpg", "b_dog.jpg"]),
         (["x/a.jpg", "x/a_2.jpg", "x_a.jpg"], ["x_a.jpg", "x_a_2.jpg", "x_a_3.jpg"]),  # equal names would be one sample
+        (["画" * 40 + ".jpg", "\udcff.jpg"], ["画" * 26 + ".jpg", "?.jpg"]),
     ],
 )
 def test_names_in_a_tar_say_the_source(sources: list[str], members: list[str]) -> None:
