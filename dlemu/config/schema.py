@@ -359,7 +359,7 @@ class Recorded:
     coverage_percent: Annotated[float, at_least(0)] = 0.0
     """Share of the bytes read, as counted by the kernel, that the recorder saw."""
     ranks: Annotated[int, at_least(0)] = 0
-    """Ranks of the job."""
+    """Ranks of the job that load batches."""
     samples_per_second: Annotated[float, at_least(0)] = 0.0
     """Samples/s of all ranks of the job."""
     hand_over_seconds: Annotated[float, at_least(0), SECONDS] = 0.0

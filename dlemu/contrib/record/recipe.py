@@ -31,7 +31,7 @@ def recipe_text(answer: RecordAnswer, recording: Recording, data: Data | None, e
         "replayable": answer.replayable,
         "reason": answer.reason,
         "coverage_percent": rounded(recording.coverage_percent, 4),
-        "ranks": recording.ranks,
+        "ranks": recording.loaders,
         "samples_per_second": rounded(recording.samples_per_second, 4),
         "hand_over_seconds": rounded(answer.replays[-1].hand_over, 4) if answer.replays else 0.0,
     }
