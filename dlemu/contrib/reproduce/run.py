@@ -108,7 +108,7 @@ def _check_question(question: DocumentQuestion, steps: Sequence[Step]) -> None:
         raise UserError(f"{question.document} trains nothing: leave out {' '.join(question.overrides)}")
     for word in question.overrides:
         key = word.partition("=")[0].lstrip("+")
-        if key in _SET_BY_DOCUMENTS:
+        if key in _SET_BY_DOCUMENTS or (key == "accelerator" and question.scale == "laptop"):
             raise UserError(f"{key} is set by the document: leave it out")
         if len(points([word])) > 1:
             raise UserError(f"{word} has several values: wanted one, since the document varies other settings")

@@ -55,6 +55,7 @@ def test_a_result_names_no_document_that_is_not_here(tmp_path: Path) -> None:
         ("amax", {"price": (1.0, 2.0)}, "a number above 0 for each of the 1 drives"),
         ("amax", {"watts": (float("nan"),)}, "a number above 0 for each of the 1 drives"),
         ("micron-9400", {"overrides": ("ranks=2",)}, "ranks is set by the document"),
+        ("kioxia", {"overrides": ("accelerator=h100",)}, "accelerator is set by the document"),
         ("kioxia", {"overrides": ("reader.read_threads=2,4",)}, "has several values: wanted one"),
         ("micron-6550", {"overrides": ("a=2",)}, "micron-6550 trains nothing: leave out a=2"),
     ],
