@@ -31,7 +31,8 @@ def datasize_lines(workload: Workload, datagen: str, size: Datasize, memory_sour
     yield f"  least           {bound.files:>12,} files   {bound.because}"
     yield f"  advised         {size.files:>12,} files"
     if size.subfolders:
-        yield f"  sub-folders     {size.subfolders:>12,}         at most 10,000 files in each"
+        in_each = -(-size.files // size.subfolders)
+        yield f"  sub-folders     {size.subfolders:>12,}         at most {in_each:,} files in each"
     yield f"  steps an epoch  {size.steps_per_epoch:>12,}"
     yield f"  size            {size.nominal_bytes / 1e9:>12,.1f} GB"
     yield from _missing_space(workload, workload.dataset.data_folder, size.nominal_bytes)

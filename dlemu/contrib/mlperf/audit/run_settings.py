@@ -104,8 +104,7 @@ def hydra_overrides(folder: str, findings: list[Finding]) -> tuple[str, ...] | N
 
 def _paths(folder: str, name: str) -> list[str]:
     """Return the existing paths of one of Hydra's files in a run's folder."""
-    paths = [os.path.join(folder, subfolder, name) for subfolder in CONFIG_FOLDERS]
-    return list(filter(os.path.isfile, paths))
+    return list(filter(os.path.isfile, (os.path.join(folder, subfolder, name) for subfolder in CONFIG_FOLDERS)))
 
 
 def setup_of(config: Mapping[str, Any], findings: list[Finding]) -> Setup:

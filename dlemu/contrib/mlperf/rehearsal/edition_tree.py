@@ -159,7 +159,6 @@ def write_datagen(plan: RehearsalPlan, began_at: datetime) -> None:
     log = f"the dataset is older than this rehearsal, and complete: {files} files"
     overrides = [f"workload={workload.model.name}_datagen", f"++workload.dataset.num_files_train={files}"]
     config = dlio_workload(workload)
-    config["dataset"] = config["dataset"] | {"num_files_train": files}
     config["workflow"] = config["workflow"] | {"generate_data": True, "train": False, "checkpoint": False}
     text = yaml.safe_dump({"workload": config}, sort_keys=False)
     _write_hydra(os.path.join(folder, CONFIG_FOLDER), folder, text, overrides)
@@ -182,7 +181,7 @@ def write_system(plan: RehearsalPlan, hosts: int, memory_gib_per_host: float) ->
     """Write the part of the system's description that a rehearsal knows, for identical hosts; raises SpaceError."""
     system, host = plan.system, environment.describe_host()
     client: dict[str, Any] = {"quantity": hosts}
-    if host.memory_limit_bytes is not None:
+    if host.memory_limit_bytes is not None and hosts == 1:  # that of a login node is not the hosts'
         client["environment"] = [{"name": "memory.max", "value": f"memory.max = {host.memory_limit_bytes}"}]
         memory_gib_per_host = max(memory_gib_per_host, host.memory_bytes / GIB)  # runs record it, not the limit
     client["chassis"] = {"memory_capacity": max(1, round(memory_gib_per_host))}

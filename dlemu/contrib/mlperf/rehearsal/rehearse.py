@@ -29,7 +29,6 @@ from dlemu.contrib.mlperf.rehearsal.edition_tree import RehearsalPlan, copy_into
 from dlemu.contrib.mlperf.rules.checkpoints import MEMORY_FACTOR
 from dlemu.contrib.mlperf.rules.editions import MEASURED_RUNS
 from dlemu.extend import DlemuError, UserError, check_launcher, format_base, inspect, owned, write_text
-from dlemu.extend import layout as dataset_layout
 from dlemu.results.kinds import read_result
 from dlemu.results.wording import at_scale
 
@@ -258,11 +257,11 @@ def library_cores(workload: Workload) -> float | None:
     seconds = mean_seconds(workload.train.computation_time)
     if not seconds or not workload.storage.has_paths:
         return None
-    train, _ = dataset_layout.layouts(workload.dataset)
     reader = format_base.format_named(workload.dataset.format)
     files_read = 0  # of each, one sample is loaded
-    start, cpu_start = time.monotonic(), time.process_time()
     try:
+        train = inspect(workload.dataset, storage=workload.storage_spec).train
+        start, cpu_start = time.monotonic(), time.process_time()
         while files_read < train.num_files and time.monotonic() - start < _LIBRARY_SECONDS:
             path = train.path(files_read)
             with format_base.reading(path):

@@ -92,6 +92,7 @@ def rehearsal(plan: RehearsalPlan) -> TrainingRehearsal:
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingRehearsal:
     monkeypatch.setattr(RehearsalPlan, "run", lambda self, words, folder, command: run_by_hand(words, folder))
     monkeypatch.setattr(rehearse, "inspect", lambda *_, **__: None)
+    monkeypatch.setattr(rehearse, "library_cores", lambda _: None)
     done = rehearsal(make_plan(tmp_path))
     done.run()
     return done
@@ -194,8 +195,10 @@ def test_mistakes_are_refused_before_anything_is_made(tmp_path: Path) -> None:
 def test_the_librarys_cores_are_measured_where_there_are_files(tmp_path: Path) -> None:
     workload = make_plan(tmp_path).workload
     assert library_cores(workload) is None
-    cores = present(library_cores(replace(workload, dataset=make_dataset(tmp_path / "small"))))
-    assert 0 < cores < 1
+    small = make_dataset(tmp_path / "small")
+    for files in (small.num_files_train, small.num_files_train - 1):
+        fewer = replace(workload, dataset=replace(small, num_files_train=files))
+        assert 0 < present(library_cores(fewer)) < 1
 
 
 # checkpoints
