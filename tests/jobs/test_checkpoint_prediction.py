@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -16,6 +17,7 @@ from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.cli.predict import command
 from dlemu.config import load
 from dlemu.jobs.checkpoint.prediction import (
+    FINDINGS,
     WATCHDOG,
     CheckpointPrediction,
     KnownStorage,
@@ -25,13 +27,14 @@ from dlemu.jobs.checkpoint.prediction import (
     run_prediction,
     throughput,
 )
-from dlemu.jobs.checkpoint.summary import PhaseSummary, TrainingCost, snapshot_seconds
+from dlemu.jobs.checkpoint.summary import Cause, PhaseSummary, TrainingCost, snapshot_seconds
 from dlemu.jobs.checkpoint.wording import cost_line
 from dlemu.metrics.checkpoint_rates import GIB, cost_percent
-from dlemu.metrics.findings import Code, Finding
+from dlemu.metrics.findings import Code, Finding, LimitedBy
 from dlemu.report.page import write_page
 from dlemu.results.drive import OUTSIDE
 from dlemu.results.kinds import read_result
+from dlemu.results.wording import sentences
 from dlemu.runner.prediction_request import PredictionRequest
 from tests.results.handmade import saved_checkpoints
 from tests.runs import present
@@ -106,6 +109,8 @@ def test_a_snapshot_is_all_that_training_stalls_for_where_it_goes_on_meanwhile(t
     assert write.seconds > 90 * snapshot
     cycle = training.interval_seconds + snapshot
     assert training.percent == pytest.approx(100 * snapshot / cycle, rel=0.1)
+    often = predicted(tmp_path, "checkpoint.asynchronous=true", "checkpoint.interval_seconds=300", mb_per_second=100.0)
+    assert [finding.code for finding in often.findings] == [WATCHDOG], "each waits for the one before"
 
 
 @pytest.mark.parametrize(
@@ -172,12 +177,16 @@ def test_a_run_predicts_itself(tmp_path: Path) -> None:
     assert answer.bytes / GIB / write.seconds == pytest.approx(as_long(measured)), "the time is the measured ones' mean"
     assert write.seconds_interval[0] < write.seconds < write.seconds_interval[1]
     assert OUTSIDE not in [finding.code for finding in answer.findings]
+    settings, limit = run.facts.workload.checkpoint, LimitedBy[Cause](what="host CPU", confidence="high")
+    slow = Mock(facts=run.facts, summary=replace(run.summary, write=replace(measured, limited_by=limit)))
+    findings = _measured_storage(slow, settings, run.summary.ranks).findings
+    assert "the host CPU limited how fast that run wrote: the storage may be faster" in sentences(findings, FINDINGS)
     changes = ["checkpoint.writers=7", "checkpoint.randomize_tensor=false"]
     with pytest.raises(UserError, match=r"measured with checkpoint\.writers=1, checkpoint\.randomize_tensor=true"):
         run_prediction(changes, PredictionRequest(from_folder=str(tmp_path / "run")))
     in_memory = Mock(facts=run.facts, summary=Mock(findings=[Finding(Code.NO_DATA_FROM_STORAGE, "loud")]))
     with pytest.raises(UserError, match="the run of --from measured memory"):
-        _measured_storage(in_memory, run.facts.workload.checkpoint, run.summary.ranks)
+        _measured_storage(in_memory, settings, run.summary.ranks)
 
 
 @pytest.mark.parametrize("option", [{"make": print}, {"most": 3}, {"hosts": 2}, {"host_cores": 8}])

@@ -32,6 +32,7 @@ from dlemu.metrics.cache import PARTLY_READ_PERCENT
 from dlemu.metrics.checkpoint_rates import GIB
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.t_interval import half_width
+from dlemu.metrics.verdict import HOST_LIMITS
 from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.units import size
 from dlemu.results import CONFIG
@@ -85,11 +86,12 @@ WATCHDOG_SECONDS = 600.0
 WATCHDOG = "longer_than_watchdog"  # code of a finding that only predictions have
 FINDINGS: Wording[str] = {
     WATCHDOG: "training waits {seconds:,.0f} s for a checkpoint, and NCCL's watchdog ends a job after "
-    "{watchdog_seconds:g}: raise its timeout (init_process_group), or save asynchronously",
+    "{watchdog_seconds:g}: raise its timeout (init_process_group), or save asynchronously or less often",
     OUTSIDE: "measured with {measured_ranks:count rank}, predicted for {ranks}: the storage is assumed to "
     "deliver the same to all of them together",
     Code.STORAGE_NOT_STEADY: "the storage had not reached a steady speed of writing in that run: a longer one may be "
     "slower",
+    Code.EMULATOR_CEILING: "the {limit} limited how fast that run {verb}: the storage may be faster",
     Code.PAGE_CACHE: "only {from_storage_percent:.0f} % of what that run read came from the storage, so its speed of "
     "reading says nothing of it",
 }
@@ -195,6 +197,9 @@ def _measured_storage(run: CheckpointRun, settings: Checkpoint, ranks: int) -> K
         findings.append(Finding.of(OUTSIDE, "caution", measured_ranks=measured.ranks, ranks=ranks))
     if write is not None and write.steady is False:
         findings.append(Finding(Code.STORAGE_NOT_STEADY, "caution"))
+    for verb, phase in (("wrote", write), ("read", read)):
+        if phase is not None and phase.limited_by is not None and phase.limited_by.what in HOST_LIMITS:
+            findings.append(Finding.of(Code.EMULATOR_CEILING, "caution", verb=verb, limit=phase.limited_by.what))
     from_storage = None if read is None else read.from_storage_percent
     if reads is not None and from_storage is not None and from_storage < PARTLY_READ_PERCENT:
         findings.append(Finding.of(Code.PAGE_CACHE, "loud", from_storage_percent=from_storage))
@@ -227,8 +232,9 @@ def predict(
         stall, drain = write.seconds, 0.0
         if settings.asynchronous:
             stall, drain = snapshot_seconds(settings, sizes.largest_rank_bytes), write.seconds
-        if stall > WATCHDOG_SECONDS:
-            too_long = Finding.of(WATCHDOG, "caution", seconds=stall, watchdog_seconds=WATCHDOG_SECONDS)
+        waited = stall + max(0.0, drain - settings.interval_seconds)  # for the checkpoint before, too
+        if waited > WATCHDOG_SECONDS:
+            too_long = Finding.of(WATCHDOG, "caution", seconds=waited, watchdog_seconds=WATCHDOG_SECONDS)
             findings = (too_long, *findings)
         training = training_cost(settings, sizes.ranks_of_job, stall, 0.0 if read is None else read.seconds, drain)
     return CheckpointPrediction(
