@@ -231,8 +231,7 @@ class _Batches:
 
     def square_under_way(self, moment: int) -> float:
         """Return the sum of the squared computation times of the batches that are being read at a moment."""
-        is_read = (self.begins < moment) & (self.ends > moment)
-        return float((self._compute[is_read].astype(float) ** 2).sum())
+        return float((self._compute[(self.begins < moment) & (self.ends > moment)].astype(float) ** 2).sum())
 
 
 @cached
@@ -259,7 +258,8 @@ def supplies_of(table: StepTable) -> list[Supply]:
 
 
 def _total(supplies: list[Supply]) -> Supply:
-    """Return the supply of all epochs together."""
+    """Return the supply of all epochs together, without those of which only a lower bound is known, unless all are."""
+    supplies = [supply for supply in supplies if not supply.is_lower_bound] or supplies
     return Supply(
         read_ns=sum(supply.read_ns for supply in supplies),
         time_ns=sum(supply.time_ns for supply in supplies),
@@ -278,7 +278,7 @@ def sustained_au(rows: Rows, kept: Rows) -> Mean:
 
 def is_supply_known(rows: Rows) -> bool:
     """Return whether the sustained AU of these rows is a measured value; else it is only a lower bound."""
-    return not any(supply.is_lower_bound for supply in supplies_of(as_table(rows)))
+    return not all(supply.is_lower_bound for supply in supplies_of(as_table(rows)))
 
 
 def prefetch_credit_percent(rows: Rows, kept: Rows) -> float | None:

@@ -134,7 +134,12 @@ def test_of_an_epoch_read_at_once_the_least_is_known() -> None:
     kept = kept_rows(rows, 1, 0)
     assert au_percent(kept) == 100
     assert sustained_au(rows, kept).mean == pytest.approx(80)
-    assert is_supply_known(by_hand())
+    known = by_hand()
+    rows["epoch"] = 2
+    both = np.concatenate([known, rows])
+    assert is_supply_known(known)
+    assert is_supply_known(both), "the first epoch is measured"
+    assert sustained_au(both, known).mean == pytest.approx(present(sustained_au(known, known).mean))
 
 
 S = 1_000_000_000
