@@ -60,8 +60,7 @@ def no_space(error: OSError) -> str:
 def host_failure(error: BaseException) -> str:
     """Return the message for a failure of this host (no memory, no processes, a broken drive); '' for other errors."""
     if isinstance(error, OSError) and error.errno in _STORAGE_FAILED:
-        path = error.filename or "a file"
-        return f"{path}: {error.strerror}: the storage failed to access it; {_SEE_LOG}"
+        return f"{error.filename or 'a file'}: {error.strerror}: the storage failed to access it; {_SEE_LOG}"
     if isinstance(error, MemoryError):
         return (
             "no memory is left for a process: free some, raise its limit (`ulimit -v`, a container's or job's), or use "

@@ -89,8 +89,7 @@ def _foreign_files(folder: str) -> Iterator[str]:
         children = sorted(entries, key=lambda entry: entry.name)
     for entry in children:
         if not _SYSTEM_NAMES.fullmatch(entry.name):
-            is_folder = entry.is_dir(follow_symlinks=False)
-            yield from _foreign_files(entry.path) if is_folder else (entry.path,)
+            yield from _foreign_files(entry.path) if entry.is_dir(follow_symlinks=False) else (entry.path,)
 
 
 def take_folder(folder: str, setting: str) -> OwnFolder:

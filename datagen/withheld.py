@@ -107,8 +107,7 @@ def _redact_arg(arg: str) -> str:
 
 def argv_options(argv: Iterable[str]) -> dict[str, str]:
     """Return the storage options in the arguments of a command line, by name."""
-    matches = map(_OPTION.fullmatch, argv)
-    return {match[2]: match[3].strip("'\"") for match in matches if match}
+    return {match[2]: match[3].strip("'\"") for match in map(_OPTION.fullmatch, argv) if match}
 
 
 def printable(text: str) -> str:

@@ -115,8 +115,7 @@ class TrainingSaver:
             return plan.files(plan.ranks[rank])
         if rank > 0 and self.settings.type != "all_ranks":
             return ()
-        size_bytes = self.model.model_size_bytes
-        return (file_layout(f"rank_{rank}.ckpt", [Tensor("model", (size_bytes,), "int8")]),)
+        return (file_layout(f"rank_{rank}.ckpt", [Tensor("model", (self.model.model_size_bytes,), "int8")]),)
 
     def _write(self, epoch: int, block: int) -> None:
         if not self._layouts:

@@ -15,7 +15,7 @@ from dlemu.cli.options import Number, answer_options, make_options, settings_opt
 @click.option("--from", "from_folder", metavar="DIR", help="Use the storage of a run (DLIO's too), or of a prediction.")
 @click.option("--mb-per-second", type=Number(0, 1e9, min_open=True), help="Assume a storage of this speed.")
 @click.option("--drive", metavar="FILE", help="Assume a drive: its data sheet, fio's JSON, elbencho's, a probe.")
-@click.option("--hosts", type=click.IntRange(min=1), help="Hosts that share the storage. [default: 1]")
+@click.option("--hosts", type=click.IntRange(min=1), help="Hosts that share the storage. [default: 1, or as --from]")
 @click.option("--host-cores", type=click.IntRange(min=1), help="Cores of each host. [default: as many as here]")
 @click.option("--others-mb-per-second", type=Number(0, 1e9), default=0.0, help="Bandwidth that other jobs use, MB/s.")
 @click.option("--most", type=click.IntRange(min=1), help="Predict at most this many. [default: 10000]")

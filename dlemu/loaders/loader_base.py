@@ -72,16 +72,12 @@ class LoaderSpec:
         return max(2, self.computation_threads)
 
     @property
-    def prefetch_per_worker(self) -> int:
-        return self.reader.prefetch_per_worker
-
-    @property
     def slots(self) -> int:
         """Number of batch buffers (slots) of a rank whose batches come in order; batch k is in buffer k modulo `slots`.
 
         Each batch that is ready or in the making has a buffer; the trainer has two, for its batch and the next one.
         """
-        return max(1, self.reader.read_threads) * self.prefetch_per_worker + 2
+        return max(1, self.reader.read_threads) * self.reader.prefetch_per_worker + 2
 
     @property
     def slot_bytes(self) -> int:

@@ -55,8 +55,7 @@ def test_without_shuffle_each_rank_reads_a_stretch_in_order() -> None:
 
 def test_sample_shuffle_tears_files_apart() -> None:
     samples = epoch_samples(make(sample_shuffle=True), 1)
-    together = sum(a // 4 == b // 4 for a, b in pairwise(samples))
-    assert together < 20
+    assert sum(a // 4 == b // 4 for a, b in pairwise(samples)) < 20
 
 
 @pytest.mark.parametrize("changes", [{}, {"file_shuffle": True}, {"sample_shuffle": True}, {"batch_size": 7}])
@@ -153,8 +152,7 @@ def test_just_enough_samples_do() -> None:
 
 @given(n=st.integers(0, 3000), seed=st.integers(0, 2**64 - 1))
 def test_every_shuffle_is_a_bijection(n: int, seed: int) -> None:
-    shuffled = permute(np.arange(n), n, seed)
-    assert np.array_equal(np.sort(shuffled), np.arange(n))
+    assert np.array_equal(np.sort(permute(np.arange(n), n, seed)), np.arange(n))
 
 
 @given(n=st.integers(1, 10**12), seed=st.integers(0, 2**32), position=st.integers(0, 10**12))

@@ -61,8 +61,7 @@ def test_a_run_that_never_waits_says_no_upper_end() -> None:
     assert answer.shown.au_sustained_interval_percent[1] == 100.0
     assert [finding.numbers["pattern"] for finding in answer.findings] == ["saturation"]
     assert "run that waits for data (--from RUN)" in answer.issues[0]
-    calm = replace(found, curve=flat(100.0))
-    more = predict(asked, calm, ranks=3)
+    more = predict(asked, replace(found, curve=flat(100.0)), ranks=3)
     assert (more.outcome, more.limited_by.what, more.limited_by.confidence) == ("undecided", "nothing", "low")
     assert "limited by" not in more.verdict
 

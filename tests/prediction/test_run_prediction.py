@@ -36,6 +36,7 @@ from dlemu.jobs.training.prediction.run_prediction import (
     _SAME_IF_CACHED,
     read_known,
 )
+from dlemu.metrics.demand import row_group_reads
 from dlemu.report.page import write_page
 from dlemu.runner.events import PartMeasured
 from dlemu.runner.prediction_request import PredictionRequest
@@ -105,10 +106,10 @@ def test_without_a_count_the_most_that_pass_and_a_page(tmp_path: Path) -> None:
     assert dlemu.load_result(tmp_path / "q") == again
 
 
-def write_measured(folder: Path, asked: Workload, *, from_storage: bool = True) -> Path:
+def write_measured(folder: Path, asked: Workload, *, from_storage: float = 1) -> Path:
     measured = simulated_run(asked, given_speed(2000.0, cores=4), 2)
     rows = np.array(measured.rows[:])
-    rows["storage_bytes"] = rows["app_bytes"] * from_storage
+    rows["storage_bytes"] = (rows["app_bytes"] * from_storage).astype(int)
     folder.mkdir()
     write_run(type(measured)(str(folder), measured.facts, rows))
     return folder
@@ -161,8 +162,26 @@ def test_mistakes_are_said(tmp_path: Path) -> None:
             dlemu.load_result(tmp_path)
     with pytest.raises(UserError, match="holds another result"):
         dlemu.predict([*WORDS, f"output.folder={tmp_path}"], mb_per_second=1.0)
-    with pytest.raises(UserError, match="the run of --from measured memory, not storage"):
-        dlemu.predict(from_folder=write_measured(tmp_path / "memory", load(MEASURED), from_storage=False))
+    for share in (0.0, 0.6):
+        with pytest.raises(UserError, match="the run of --from measured memory, not storage"):
+            dlemu.predict(from_folder=write_measured(tmp_path / f"{share}", load(MEASURED), from_storage=share))
+
+
+def test_streams_of_few_files_end_a_search_and_not_the_prediction(tmp_path: Path) -> None:
+    words = ["workload=bert", "scale=laptop", "reader.data_loader=tensorflow", "dataset.num_files_train=36"]
+    answer = dlemu.predict([*words, f"output.folder={tmp_path / 'p'}"], mb_per_second=1e5)
+    assert (answer.ended_by, answer.max_accelerators) == ("files", 333), "with 375, whole files leave a step too few"
+
+
+def test_row_groups_are_read_as_often_as_the_new_settings_ask() -> None:
+    words = ["workload=dlrm", "accelerator=b200"]
+    measured, streamed = load(words), load([*words, "reader.worker_streams=true"])
+    repeats = row_group_reads(measured)
+    assert repeats > row_group_reads(streamed) == 1
+    known = run_prediction.Known(calibration=given_speed(100.0, cores=4, bytes_factor=repeats), workload=measured)
+    for workload, factor in ((measured, repeats), (streamed, 1)):
+        calibration = run_prediction._calibrate(workload, PredictionRequest(), known, None)
+        assert calibration.bytes_factor == pytest.approx(factor)
 
 
 def test_a_probe_is_of_this_host_and_what_others_do_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

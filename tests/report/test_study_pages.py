@@ -181,8 +181,7 @@ def test_a_run_that_took_twice_as_long_is_told_with_its_uncertainty(quick: Check
 def test_what_was_set_otherwise_is_told(quick: CheckpointRun) -> None:
     saves = replace(quick.facts.workload.checkpoint, fsync=False)
     facts = replace(quick.facts, workload=replace(quick.facts.workload, checkpoint=saves))
-    other = replace(quick, facts=facts)
-    comparison = compare(side_of(quick), side_of(other))
+    comparison = compare(side_of(quick), side_of(replace(quick, facts=facts)))
     assert "fsync: yes for A, no for B" in comparison.issues
     halves = (replace(quick, rows=quick.rows[quick.rows["phase"] == phase]) for phase in (1 - READ, READ))
     wrote, read = map(side_of, halves)

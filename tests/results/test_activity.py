@@ -103,6 +103,18 @@ def test_device_reads_beyond_the_runs_own_are_attributed_to_others(share: float,
     assert [found["percent"] for found in others] == wanted
 
 
+def test_what_a_stopped_run_had_read_ahead_is_its_own() -> None:
+    job = make_job()
+    log = make_log(job)
+    log.rows["storage_bytes"] = log.rows["app_bytes"]
+    share = 1 + job.batches_ahead * job.ranks / len(log.rows)
+    for stopped, named in ((None, share > 1.25), (3, False)):
+        ended = with_telemetry(
+            replace(log, journal=log.journal.noting(stopped_after_steps=stopped)), device_share=share
+        )
+        assert bool(make_run(job, ended).summary.found(Code.OTHER_PROGRAM_ON_DRIVE)) == named
+
+
 def test_a_devices_queue_depth_is_taken_while_accelerators_waited() -> None:
     """A drive that was too slow for a moment was busy then; its idle time before and after does not matter."""
     job = make_job(epochs=1)

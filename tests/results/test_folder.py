@@ -236,8 +236,7 @@ def test_a_plan_of_as_many_samples_as_a_shipped_workload_has_is_read(tmp_path: P
 
 
 def set_column(folder: Path, name: str, value: int, first_rows: int) -> None:
-    table = pq.read_table(folder / "steps.parquet")
-    values = table[name].to_numpy().copy()
+    values = pq.read_table(folder / "steps.parquet")[name].to_numpy().copy()
     values[:first_rows] = value
     replace_column(folder, name, pa.array(values))
 

@@ -154,8 +154,7 @@ def test_the_live_part_of_a_run_that_was_killed(tmp_path: Path) -> None:
     folder = tmp_path / "killed"
     write_live_facts(str(folder), run.facts, advice="")
     run.facts.journal.save(str(folder / "live"))
-    job = make_job(steps=4)
-    make_log(job).rows.tofile(folder / "live" / "rank_000000")
+    make_log(make_job(steps=4)).rows.tofile(folder / "live" / "rank_000000")
     live = folder / "live"
     assert read_planted(live / "facts.json", lambda _: read_run(str(folder))) > 10
     assert read_planted(live / "journal.json", lambda _: read_run(str(folder))) > 1
@@ -196,8 +195,7 @@ def test_answers_of_commands(tmp_path: Path) -> None:
 
 def test_a_received_configuration_draws_in_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hydra would import the package of a search path, and fill in what the environment of this host holds."""
-    folder = written_run(tmp_path / "run")
-    config = folder / "config.yaml"
+    config = written_run(tmp_path / "run") / "config.yaml"
     whole = config.read_text()
     config.write_text(f"hydra:\n  searchpath: [pkg://{PLANTED}]\ndefaults: [workload/{PLANTED}, _self_]\n{whole}")
     with contextlib.suppress(UserError):

@@ -78,8 +78,7 @@ def test_a_search_keeps_its_runs_and_goes_on(tmp_path: object) -> None:
     runs = Tried(str(tmp_path), question, (), ignore)
     found = search(runs)
     assert found <= 5 < found * CLOSE
-    answer = present(read_answer(str(tmp_path), SWEEP, SweepAnswer))
-    assert answer.complete
+    assert present(read_answer(str(tmp_path), SWEEP, SweepAnswer)).complete
     runs.save(complete=False)
     again = Tried(str(tmp_path), question, (), ignore)
     again.resume()

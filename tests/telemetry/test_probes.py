@@ -36,8 +36,7 @@ def counted(machine: Machine, *folders: Path) -> set[str]:
 
 
 def test_a_partition_is_counted_and_its_disk_only_shown(machine: Machine, tmp_path: Path) -> None:
-    disk = machine.disk("nvme0n1", "259:0")
-    machine.disk("nvme0n1p2", "259:2", on=disk)
+    machine.disk("nvme0n1p2", "259:2", on=machine.disk("nvme0n1", "259:0"))
     data = machine.mount(tmp_path / "data", "ext4", "/dev/nvme0n1p2", "259:2")
     probe = probe_of("block", machine, data / "unet3d")
     devices = {device.name: (device.below, device.counted) for device in probe.devices}

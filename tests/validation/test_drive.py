@@ -244,8 +244,7 @@ def test_calls_and_bytes_are_those_of_the_library(
     by_script(scripts, found)  # what is imported is read, too
     by_dlemu(found, samples_per_file)
     theirs = reads(lambda: by_script(scripts, found))
-    ours = reads(lambda: by_dlemu(found, samples_per_file))
-    assert ours == theirs
+    assert reads(lambda: by_dlemu(found, samples_per_file)) == theirs
 
 
 WITHIN = 0.10

@@ -76,8 +76,7 @@ class KvCacheKind(rows_job.JobKind):
         run_folder.create_run_folder(job)
 
     def check_host(self, job: Job, local_ranks: int) -> None:
-        settings = job.workload.section(KvSettings)
-        peak_bytes = sum(plan.peak_bytes for plan in plans_of(settings, job.ranks))
+        peak_bytes = sum(plan.peak_bytes for plan in plans_of(job.workload.section(KvSettings), job.ranks))
         run_folder.check_space(job, peak_bytes * local_ranks // job.ranks)
 
     def watched_folders(self, job: Job) -> Iterator[str]:

@@ -298,8 +298,7 @@ class TurnsReplay:
             yield Operation.READ, number
 
     def _write(self, number: int) -> Iterator[Step]:
-        size = self._plan.sizes[number]
-        self._storage_bytes += size
+        self._storage_bytes += self._plan.sizes[number]
         while self._storage_bytes > self._capacity_bytes:
             oldest = next((file for file in self._storage if file not in self._waiters_by_busy_file), None)
             if oldest is None:  # Every file is in use: let the file system decide whether the new file fits.

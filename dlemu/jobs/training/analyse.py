@@ -55,7 +55,7 @@ def analyse(run: MeasuredTraining) -> Summary:
     )
     served_percent = cache.served_by_storage(rows, proof.from_storage_percent, delivered_percent)  # by devices, too
     evidence = _evidence(run, kept, metrics, served_percent)
-    other_program = _other_program(rows, metrics, proof)
+    other_program = _other_program(run, metrics, proof)
     judged = rows if is_biased(evidence) else kept  # biased: many batches of the kept steps were read before them
     limit = _limit(run, judged, proof, other_program)
     candidates = (proof.finding, other_program, *_uneven_performance(run, kept, limit), *_lost_measurements(run))
@@ -205,13 +205,15 @@ def _lost_measurements(run: MeasuredTraining) -> Iterator[Finding]:
         yield Finding.of(code, "caution", pattern="telemetry", host=journal.hosts[node].host)
 
 
-def _other_program(rows: Rows, metrics: Metrics, proof: cache.CacheProof) -> Finding | None:
+def _other_program(run: MeasuredTraining, metrics: Metrics, proof: cache.CacheProof) -> Finding | None:
     """Return a finding if the devices delivered much more than the kernel fetched for the run, read-ahead included."""
     rate, seconds = metrics.device_mb_per_second, metrics.training_seconds
     if rate is None or not rate.mean or not seconds or proof.from_storage_percent.mean is None:
         return None
-    delivered_mb = rate.mean * seconds
-    others_mb = delivered_mb - float(sum_of(rows, "storage_bytes")) / 1e6
+    delivered_mb, own_mb = rate.mean * seconds, float(sum_of(run.training, "storage_bytes")) / 1e6
+    if run.facts.journal.stopped_after_steps is not None:  # batches were read ahead that have no rows
+        own_mb *= 1 + run.facts.batches_ahead * run.facts.ranks / max(1, len(run.training))
+    others_mb = delivered_mb - own_mb
     percent = 100 * others_mb / delivered_mb
     if percent < 20:  # may be metadata, or reads before and after the run
         return None

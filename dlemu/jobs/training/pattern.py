@@ -289,6 +289,5 @@ def merge_levels(levels: Sequence[Level]) -> list[Level]:
         within = math.sqrt(float(((widths * seconds) ** 2).sum())) / total_seconds
         between = 100 * np.abs(rates / mean - 1) * np.sqrt(seconds / total_seconds)
         width = min(MAX_HALF_WIDTH_PERCENT, max(within, float(between.max())))
-        rows = np.concatenate([level.rows for level in repeated])
-        merged.append(Level(readers, total_seconds, rows, mean, width))
+        merged.append(Level(readers, total_seconds, np.concatenate([level.rows for level in repeated]), mean, width))
     return merged

@@ -91,8 +91,7 @@ def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Trial, ...]:
     buffer_bytes = job.ranks * READER_FACTOR * workers * job.loader_spec(0).slot_bytes
     fits_memory = buffer_bytes < host_memory().available_bytes * MEMORY_SHARE
     sets_request_size = reader.engine == "fast" or (reader.engine == "matched" and reader.odirect)
-    call_bytes = work.call_bytes or LARGER_BYTES
-    has_small_calls = call_bytes <= min(job.dataset.max_sample_bytes / 2, LARGER_BYTES / 4)
+    has_small_calls = (work.call_bytes or LARGER_BYTES) <= min(job.dataset.max_sample_bytes / 2, LARGER_BYTES / 4)
     is_worth: dict[Trial, bool] = {
         "more": few_requests and fits_memory,
         "fewer": workers > 1 and not is_remote,

@@ -166,8 +166,7 @@ def read_steps(folder: str) -> Rows:
     table = read_table(folder, STEPS)
     if table is None:
         return np.empty(0, STEP_DTYPE)
-    path = os.path.join(folder, STEPS)
-    return table_of({name: integer_column(path, table, name) for name in STEP_COLUMNS})
+    return table_of({name: integer_column(os.path.join(folder, STEPS), table, name) for name in STEP_COLUMNS})
 
 
 def check_steps(path: str, rows: Rows, ranks: int, epochs: int) -> None:

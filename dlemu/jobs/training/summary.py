@@ -219,12 +219,17 @@ class Summary(StorageSummary):
         return next((finding for finding in self.findings if finding.code in MEMORY), None)
 
     @property
-    def passed_from_memory(self) -> bool:
-        """Whether the run passed although memory served some of the bytes, as only `metric.cached` allows."""
-        if not self.passed or self.page_cache is None or self.memory is None:
+    def is_from_memory(self) -> bool:
+        """Whether memory served some of the bytes."""
+        if self.page_cache is None or self.memory is None:
             return False
         served = self.page_cache.served_percent
         return self.memory.severity == "loud" or (served is not None and served < PARTLY_READ_PERCENT)
+
+    @property
+    def passed_from_memory(self) -> bool:
+        """Whether the run passed although memory served some of the bytes, as only `metric.cached` allows."""
+        return bool(self.passed) and self.is_from_memory
 
     @property
     def headline(self) -> str:

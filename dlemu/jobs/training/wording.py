@@ -226,7 +226,7 @@ _DEFAULT_ADVICE: dict[str, str] = {
 }
 # Name of a number -> sentence with it and others, for a limit that has that number
 _USE_SENTENCES = {
-    "wanted_mb_per_second": "the loaders read {app_mb_per_second:,.1f} MB/s in the whole run; accelerators that never "
+    "wanted_mb_per_second": "the loaders read {app_mb_per_second:,.1f} MB/s in these steps; accelerators that never "
     "wait take {wanted_mb_per_second:,.1f} MB/s",
     "call_bytes": "{readers:.1f} workers were reading at a time then, {call_ms:.3g} ms per call of {call_bytes:,.0f} "
     "bytes",

@@ -177,8 +177,7 @@ def curve_of(rates: Sequence[Rate], request_bytes: int, in_flight: int) -> Curve
     max_readers = max(1, max(rate.depth for rate in rates) // in_flight)
     readers = [2**power for power in range((max_readers - 1).bit_length())] + [max_readers]
     mb_per_second = [request_bytes * per_second(rates, request_bytes, number * in_flight) / 1e6 for number in readers]
-    is_flat = len(set(mb_per_second)) == 1
-    return flat(mb_per_second[0]) if is_flat else tuple(map(CurvePoint, readers, mb_per_second))
+    return flat(mb_per_second[0]) if len(set(mb_per_second)) == 1 else tuple(map(CurvePoint, readers, mb_per_second))
 
 
 # From here on: reading the output of fio and elbencho

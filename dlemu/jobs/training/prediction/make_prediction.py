@@ -269,8 +269,7 @@ class _Predictor:
         # The delay is halved, or 1.5 times as long: it may be a fixed time, which is twice the share of a shorter step.
         step_share = (1 - sign * 0.5) * calibration.step_share
         model = replace(self._model, calibration=replace(calibration, step_share=step_share))
-        speedup = 1 + sign * self._speed_error
-        return model.run(ranks, speedup=speedup, max_rows=INTERVAL_ROWS, shrinks=True, seed=1)
+        return model.run(ranks, speedup=1 + sign * self._speed_error, max_rows=INTERVAL_ROWS, shrinks=True, seed=1)
 
     def null_max(self, ranks: int) -> int:
         """Return how many pass by the null model (`PredictedCount.null_au_percent`), with the files of `ranks`."""

@@ -7,6 +7,7 @@ of the first epoch. With `shrinks`, a fraction of its accelerators run on the sa
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -121,10 +122,15 @@ class Model:
     def max_ranks(self) -> dict[EndedBy, float]:
         """Return the largest numbers of accelerators for which files and cores suffice; infinity for no limit."""
         samples = self.workload.dataset.num_files_train * self.workload.dataset.num_samples_per_file
-        by_files = math.inf if self.assumes_files else samples // (self.workload.reader.batch_size * self.min_steps)
+        most = samples // (self.workload.reader.batch_size * self.min_steps)
+
+        def fewest_steps(ranks: int) -> int:  # streams are read by file, so a rank's last samples may be left out
+            return -batches.planned_job(self.workload, ranks).train_plan.steps_per_epoch
+
+        by_files = bisect_right(range(1, most + 1), -self.min_steps, key=fewest_steps)
         trainer_cores, cores = self._trainer_cores(), self.hosts * self.calibration.cores_to_share
         by_cores = math.ceil(cores / trainer_cores) - 1 if trainer_cores and math.isfinite(cores) else math.inf
-        return {"files": by_files, "cores": by_cores}
+        return {"files": math.inf if self.assumes_files else by_files, "cores": by_cores}
 
     def with_files_for(self, ranks: int) -> Model:
         """Return the model for `ranks` accelerators; with `assumes_files`, with enough files for MIN_STEPS steps."""

@@ -65,7 +65,7 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
         workload,
         calibration,
         ranks=ranks,
-        hosts=request.hosts or 1,
+        hosts=request.hosts or (known.hosts if known else 1),
         most=request.most or MAX_ACCELERATORS,
         assumes_files=known is None and request.describes_storage and not has_files,
     )
@@ -82,7 +82,8 @@ def _calibrate(workload: Workload, request: PredictionRequest, known: Known | No
     elif request.drive is not None:
         calibration = calibrate_from_drive(request.drive, workload, cores=usable_cores())
     elif known is not None:
-        calibration = known.calibration
+        repeats = row_group_reads(workload) / row_group_reads(known.workload)  # of row groups: other batches or readers
+        calibration = replace(known.calibration, bytes_factor=repeats * known.calibration.bytes_factor)
     else:
         if request.make is not None:
             request.make(workload)
@@ -189,24 +190,25 @@ class Known:
 
     calibration: Calibration
     workload: Workload
+    hosts: int = 1
 
 
 def read_known(folder: str, read_foreign: ReadForeign | None = None) -> Known:
     """Return calibration and settings from the folder of a run or an earlier prediction; raises UserError."""
-    if read_answer(folder, PREDICT, Prediction) is not None:
+    if (answer := read_answer(folder, PREDICT, Prediction)) is not None:
         calibration = decode_untrusted(os.path.join(folder, CALIBRATION), Calibration)
-        return Known(calibration=calibration, workload=load_received(os.path.join(folder, CONFIG)))
+        workload = load_received(os.path.join(folder, CONFIG))
+        return Known(calibration=calibration, workload=workload, hosts=answer.question.hosts)
     if read_foreign is not None and (foreign := read_foreign(folder)) is not None:
         return Known(calibration=calibrate_from_times(foreign), workload=foreign.workload)
     run = read_run(folder)
-    memory = run.summary.memory
-    if memory is not None and memory.severity == "loud" and not run.facts.workload.metric.cached:
-        problem = "the run of --from measured memory, not storage"
+    if run.summary.is_from_memory and not run.facts.workload.metric.cached:
+        problem = "the run of --from measured memory, not storage, or in part"
         raise UserError(f"{problem}: wanted one past the page cache, as with reader.evict_page_cache=epochs")
     calibration, limit = calibrate_from_run(run), run.summary.limited_by
     if limit is not None and limit.what in HOST_LIMITS:  # its readers could not reach the storage's limit
         calibration = replace(calibration, saturated=False)
-    return Known(calibration=calibration, workload=run.facts.workload)
+    return Known(calibration=calibration, workload=run.facts.workload, hosts=max(1, len(run.facts.journal.hosts)))
 
 
 def usable_cores() -> float:
