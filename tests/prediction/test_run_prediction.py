@@ -106,12 +106,13 @@ def test_without_a_count_the_most_that_pass_and_a_page(tmp_path: Path) -> None:
     assert dlemu.load_result(tmp_path / "q") == again
 
 
-def write_measured(folder: Path, asked: Workload, *, from_storage: float = 1) -> Path:
+def write_measured(folder: Path, asked: Workload, *, from_storage: float = 1, hosts: int = 1) -> Path:
     measured = simulated_run(asked, given_speed(2000.0, cores=4), 2)
     rows = np.array(measured.rows[:])
     rows["storage_bytes"] = (rows["app_bytes"] * from_storage).astype(int)
     folder.mkdir()
-    write_run(type(measured)(str(folder), measured.facts, rows))
+    journal = measured.facts.journal.noting(hosts=hosts * measured.facts.journal.hosts[:1])
+    write_run(type(measured)(str(folder), replace(measured.facts, journal=journal), rows))
     return folder
 
 
@@ -165,6 +166,12 @@ def test_mistakes_are_said(tmp_path: Path) -> None:
     for share in (0.0, 0.6):
         with pytest.raises(UserError, match="the run of --from measured memory, not storage"):
             dlemu.predict(from_folder=write_measured(tmp_path / f"{share}", load(MEASURED), from_storage=share))
+
+
+def test_the_hosts_of_a_run_are_those_of_its_prediction(tmp_path: Path) -> None:
+    folder = write_measured(tmp_path / "run", load(MEASURED), hosts=4)
+    answer = dlemu.predict([f"output.folder={tmp_path / 'p'}", "ranks=1"], from_folder=folder)
+    assert answer.question.hosts == read_known(str(tmp_path / "p")).hosts == 4
 
 
 def test_streams_of_few_files_end_a_search_and_not_the_prediction(tmp_path: Path) -> None:

@@ -51,6 +51,8 @@ def test_the_datagen_command_makes_the_dataset_that_is_advised() -> None:
     assert dataset.num_subfolders_train == 4
     assert dataset.data_folder == "/nowhere/with a space/unet3d"
     assert "NOT ENOUGH" in told.output
+    two = datasize(*PAIR, "--hosts", "2", "--memory-gib", "512", "dataset.num_subfolders_train=2")
+    assert f"at most {-(-dataset.num_files_train // 2):,} files in each" in two.output
     bucket = datasize(*PAIR, "storage.storage_type=s3", "storage.storage_root=b", "--hosts", "2", "--memory-gib", "512")
     assert (bucket.exit_code, "NOT ENOUGH" in bucket.output) == (0, False), bucket.output
 

@@ -19,7 +19,7 @@ from dlemu.config import load
 from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
 from dlemu.contrib.mlperf.check.judge import Checked, check_folder
 from dlemu.contrib.mlperf.check.submission_tree import REHEARSAL
-from dlemu.contrib.mlperf.rehearsal import rehearse
+from dlemu.contrib.mlperf.rehearsal import edition_tree, rehearse
 from dlemu.contrib.mlperf.rehearsal.datasize import checkpoint_datasize, datasize
 from dlemu.contrib.mlperf.rehearsal.edition_tree import RehearsalPlan
 from dlemu.contrib.mlperf.rehearsal.rehearse import CheckpointRehearsal, TrainingRehearsal, library_cores, read_figures
@@ -293,6 +293,9 @@ def test_one_call_does_both_where_memory_can_not_hold_what_is_read(
     assert len(calls) == 1
     assert not [word for word in calls[0] if "num_checkpoints" in word]
     assert errors(checked) == wrong, "the run was on a host of 377 GiB"
+    edition_tree.write_system(checkpoint_rehearsal(tmp_path / "many", 64).plan, 2, 64)
+    (described,) = (tmp_path / "many").rglob("systems/*.yaml")
+    assert "memory.max" not in described.read_text(), "a login node's limit is not the hosts'"
 
 
 @pytest.mark.parametrize("lost", ["console.txt", "dlio/dlio_config/overrides.yaml", "dlio"])

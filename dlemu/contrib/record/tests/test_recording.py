@@ -107,6 +107,8 @@ def test_a_dispatcher_reads_on_rank_0_for_all() -> None:
     rate = 8 / (recording.computation.mean + waits)
     assert rate == pytest.approx(recording.samples_per_second, rel=0.01), "all ranks' samples"
     assert "one rank reads for 2" in " ".join(recording.notes)
+    recipe = recipe_text(RecordAnswer(complete=True, recording=recording, data=None), recording, None, "matched")
+    assert yaml.safe_load(recipe)["recorded"]["ranks"] == 1, "as many as a replay should have"
 
 
 def test_the_accelerators_own_clock_goes_before_the_hosts() -> None:
