@@ -124,10 +124,10 @@ class Model:
         samples = self.workload.dataset.num_files_train * self.workload.dataset.num_samples_per_file
         most = samples // (self.workload.reader.batch_size * self.min_steps)
 
-        def fewest_steps(ranks: int) -> int:  # streams are read by file, so a rank's last samples may be left out
+        def negative_steps(ranks: int) -> int:  # streams are read by file, so a rank's last samples may be left out
             return -batches.planned_job(self.workload, ranks).train_plan.steps_per_epoch
 
-        by_files = bisect_right(range(1, most + 1), -self.min_steps, key=fewest_steps)
+        by_files = bisect_right(range(1, most + 1), -self.min_steps, key=negative_steps)
         trainer_cores, cores = self._trainer_cores(), self.hosts * self.calibration.cores_to_share
         by_cores = math.ceil(cores / trainer_cores) - 1 if trainer_cores and math.isfinite(cores) else math.inf
         return {"files": math.inf if self.assumes_files else by_files, "cores": by_cores}

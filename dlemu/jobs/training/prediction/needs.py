@@ -285,9 +285,8 @@ def _rate_lines(answer: NeedsAnswer) -> Iterator[Said]:
         amount = f"{size} every {total.checkpoint_minutes:g} min; if waiting may cost {LOST_PERCENT:g} % of the time"
         rates = f"{_gb(total.drain_gb_per_second)}/s, or {_gb(total.write_gb_per_second)}/s if training waits"
         yield Said("write", rates, amount)
-        yield Said(
-            "restart", f"{_gb(total.restart_gb_per_second)}/s", f"{size}, if it may take {answer.restart_minutes:g} min"
-        )
+        time_limit = f"{size}, if it may take {answer.restart_minutes:g} min"
+        yield Said("restart", f"{_gb(total.restart_gb_per_second)}/s", time_limit)
 
 
 def _jobs_table(answer: NeedsAnswer) -> Table:
